@@ -1,0 +1,1 @@
+"""Closed-loop evaluation on a virtual clock, with the same core classes as the nodes."""
