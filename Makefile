@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ACTIVATE := source ./env.sh
 MYPY_PATHS := src/chunkpilot_core
+FILES ?= .
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check format bench docs clean
@@ -27,8 +28,8 @@ test-all: setup  ## every test
 check: setup  ## format, lint, types
 	$(ACTIVATE) && ruff format --check . && ruff check . && mypy $(MYPY_PATHS)
 
-format: setup  ## rewrite the sources in the project's format
-	$(ACTIVATE) && ruff check --fix-only . && ruff format .
+format: setup  ## rewrite the sources (or FILES=...) in the project's format
+	$(ACTIVATE) && python tools/wrap.py $(FILES) && ruff check --fix-only $(FILES) && ruff format $(FILES)
 
 bench: setup  ## the benchmarks
 	@test -d benchmarks || { echo 'no benchmarks in this tree'; exit 1; }

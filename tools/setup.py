@@ -11,12 +11,13 @@ import errno
 import fcntl
 import hashlib
 import os
+from pathlib import Path
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / '.venv'
@@ -27,6 +28,7 @@ INSTALL = ROOT / 'install' / 'chunkpilot'
 # Raise when a step changes what it does to an environment that an older version made.
 RECIPE = '1'
 GIGABYTE = 1024**3
+QUIET = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}
 DISK_NEEDED = {'environment': 4 * GIGABYTE, 'build': GIGABYTE // 2}
 
 
@@ -63,16 +65,21 @@ def version_of(python):
 
 
 def choose_python(ros):
-    """Return the interpreter to build on: 3.11 for the wheels, the installation's own otherwise."""
+    """
+    Return the interpreter to build on: 3.11 for the wheels, the installation's own otherwise.
+    """
     given = os.environ.get('CHUNKPILOT_PYTHON')
     allowed = [(3, 10), (3, 11), (3, 12)] if ros else [(3, 11)]
     names = [given] if given else ['python3', '/usr/bin/python3'] if ros else ['python3.11']
-    # sys.executable of a venv python would nest environments, hence the base prefix.
+    # The interpreter of a venv python would nest environments, hence the base prefix.
     own = Path(sys.base_prefix) / 'bin' / 'python3'
     for name in names + ([] if given else [str(own), 'python3']):
         path = shutil.which(name)
         if path and VENV not in Path(path).parents and version_of(path) in allowed:
-            if not ros or subprocess.call([path, '-c', 'import rclpy'], stderr=-3) == 0:
+            if (
+                not ros
+                or subprocess.call([path, '-c', 'import rclpy'], stderr=subprocess.DEVNULL) == 0
+            ):
                 return path
     wanted = ' or '.join('%d.%d' % v for v in allowed)
     if ros:
@@ -81,8 +88,8 @@ def choose_python(ros):
             % (wanted, ros[0])
         )
     raise SetupError(
-        'Python 3.11 is needed (this is %s%s); install it, set CHUNKPILOT_PYTHON=/path/to/python3.11,'
-        ' or source a ROS 2 installation (Python 3.10 to 3.12)'
+        'Python 3.11 is needed (this is %s%s); install it, set CHUNKPILOT_PYTHON to where it is, '
+        'or source a ROS 2 installation (Python 3.10 to 3.12)'
         % (platform.python_version(), ', asked for %s' % given if given else '')
     )
 
@@ -164,9 +171,17 @@ def run(command, what, environment=None):
 
 def reason(text):
     """Return the line of a failed command's output that says most."""
-    network = ('Temporary failure in name resolution', 'Failed to establish a new connection',
-               'Name or service not known', 'ProxyError', 'ConnectTimeout', 'Network is unreachable',
-               'Connection refused', 'NewConnectionError', 'NameResolutionError')  # fmt: skip
+    network = (
+        'Connection refused',
+        'ConnectTimeout',
+        'Failed to establish a new connection',
+        'Name or service not known',
+        'NameResolutionError',
+        'Network is unreachable',
+        'NewConnectionError',
+        'ProxyError',
+        'Temporary failure in name resolution',
+    )
     if 'No space left on device' in text:
         return 'the disk is full'
     if any(word in text for word in network):
@@ -193,7 +208,7 @@ def make_environment(python, ros):
     check_disk('environment')
     start = time.monotonic()
     usable = version_of(PYTHON) == version_of(python) and is_done('source', source)
-    if not usable or subprocess.call([str(PYTHON), '-m', 'pip', '--version'], stdout=-3, stderr=-3):
+    if not usable or subprocess.call([str(PYTHON), '-m', 'pip', '--version'], **QUIET):
         say('environment: creating %s with %s' % (VENV, python))
         options = ['--clear'] + (['--system-site-packages'] if ros else [])
         shutil.rmtree(str(VENV), ignore_errors=True)
@@ -221,13 +236,14 @@ def requirement_files(ros):
 
 def patch_wheels():
     """Replace the include folders of the wheels' build machine by those of this one."""
-    import re
-
-    code = 'import numpy, sysconfig; print(sysconfig.get_path("include")); print(numpy.get_include())'
+    code = (
+        'import numpy, sysconfig; print(sysconfig.get_path("include")); print(numpy.get_include())'
+    )
     text = subprocess.check_output([str(PYTHON), '-c', code], env=wheels_environment())
-    python_include, numpy_include = text.decode().split()
-    numpy_folder = re.compile(r'/opt/python/[^/;"]+/lib/python[^/;"]+/site-packages/numpy/[^;"]*include')
-    python_folder = re.compile(r'/opt/python/[^/;"]+/include/python[0-9.]+')
+    python_include, numpy_include = text.decode().splitlines()
+    prefix = r'/opt/python/[^/;"]+/'
+    numpy_folder = re.compile(prefix + r'lib/python[^/;"]+/site-packages/numpy/[^;"]*include')
+    python_folder = re.compile(prefix + r'include/python[0-9.]+')
     count = 0
     for file in VENV.glob('share/*/cmake/export_*__rosidl_generator_pyExport.cmake'):
         old = file.read_text()
@@ -272,7 +288,7 @@ def installation_environment():
 
 
 def write_activation(ros):
-    """Write the environment that env.sh sources, and the `chunkpilot` command that needs no sourcing."""
+    """Write what env.sh sources, and the `chunkpilot` command that needs no sourcing."""
     python = 'python%d.%d' % version_of(PYTHON)
     packages = INSTALL / 'lib' / python / 'site-packages'
     if ros:
@@ -285,11 +301,14 @@ def write_activation(ros):
             'PYTHONPATH': [ROOT / 'src', packages, local],
             'PATH': [VENV / 'bin'],
         }
-        setup_files = [Path(p) / 'setup.sh' for p in ros[1]]
-        before = ['export ROS_DISTRO=%s' % ros[0]] + [
-            'case ":${AMENT_PREFIX_PATH:-}:" in *":%s:"*) ;; *) set +u; . "%s" ;; esac' % (f.parent, f)
-            for f in setup_files[-1:]
-            if f.is_file()
+        # The last prefix is the installation itself, those before it are workspaces on top.
+        folder = ros[1][-1]
+        before = [
+            '# shellcheck disable=SC1090',
+            'case ":${AMENT_PREFIX_PATH:-}:" in',
+            "  *':%s:'*) ;;" % folder,
+            "  *) [ ! -r '%s/setup.sh' ] || . '%s/setup.sh' ;;" % (folder, folder),
+            'esac',
         ]
     else:
         variables = {
@@ -325,9 +344,9 @@ def write_activation(ros):
     command = VENV / 'bin' / 'chunkpilot'
     command.write_text(
         '#!/bin/sh\n'
-        "# Written by tools/setup.py: runs chunkpilot with or without env.sh sourced.\n"
+        '# Written by tools/setup.py: runs chunkpilot with or without env.sh sourced.\n'
         ". '%s'\n"
-        "exec '%s' -m chunkpilot_core.cli \"$@\"\n" % (VENV / 'chunkpilot_env.sh', PYTHON)
+        'exec \'%s\' -m chunkpilot_core.cli "$@"\n' % (VENV / 'chunkpilot_env.sh', PYTHON)
     )
     command.chmod(0o755)
 
@@ -345,9 +364,9 @@ def build(environment_stamp, ros):
     # Installed as links: their content needs no build, a new file does.
     linked = sorted(
         str(f.relative_to(ROOT))
-        for folder in ('launch', 'config', 'test')
+        for folder in ('launch', 'config')
         for f in (ROOT / folder).rglob('*')
-        if f.is_file() and '__pycache__' not in f.parts
+        if f.is_file()
     )
     value = digest(RECIPE, environment_stamp, *files, *map(str, files), *linked)
     if is_done('build', value) and (INSTALL / 'share' / 'chunkpilot' / 'package.xml').is_file():
@@ -355,11 +374,13 @@ def build(environment_stamp, ros):
         return
     check_disk('build')
     start = time.monotonic()
-    say('build: %d interfaces with colcon (about 2 minutes the first time)' % len(interface_files()))
+    count = len(interface_files())
+    say('build: %d interfaces with colcon (about 2 minutes the first time)' % count)
     command = [VENV / 'bin' / 'colcon', 'build', '--symlink-install',
                '--event-handlers', 'console_direct+', 'desktop_notification-', 'status-',
                '--cmake-args', '-GNinja', '-Wno-dev', '-DCMAKE_BUILD_TYPE=Release',
-               '-DCHUNKPILOT_PYTHON_INTERFACES_ONLY=ON', '-DPython3_EXECUTABLE=%s' % PYTHON]  # fmt: skip
+               '-DCHUNKPILOT_PYTHON_INTERFACES_ONLY=ON',
+               '-DPython3_EXECUTABLE=%s' % PYTHON]  # fmt: skip
     environment = installation_environment() if ros else wheels_environment()
     if not (STAMPS / 'build').is_file():
         # A first build that was stopped half-way may have a CMake cache without a build file.
@@ -392,7 +413,8 @@ def set_up():
         build(make_environment(python, ros), ros)
     finally:
         holder.close()
-    say('done after %.1f s; now `source env.sh`, or run .venv/bin/chunkpilot' % (time.monotonic() - start))
+    seconds = time.monotonic() - start
+    say('done after %.1f s; now `source env.sh`, or run .venv/bin/chunkpilot' % seconds)
 
 
 def main():
