@@ -1,0 +1,1 @@
+"""Policies that predict chunks of actions: one file per model."""

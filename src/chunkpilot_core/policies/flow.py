@@ -1,0 +1,77 @@
+"""
+Flow matching: chunks are noise that a learned velocity field carries to the demonstrations.
+
+Lipman et al. 2023 (arXiv 2210.02747), as an action head as in pi0 (Black et al. 2024, arXiv
+2410.24164): the network is trained on the straight path x_t = (1 - t) noise + t chunk to predict
+its velocity chunk - noise, and sampling integrates it with a few Euler steps. Differs from pi0: a
+perceptron in place of a transformer, and ``temperature`` scales the noise that sampling starts
+from (1 = the learned distribution, 0 = its centre).
+"""
+
+from dataclasses import dataclass
+
+from chunkpilot_core.config import option
+from chunkpilot_core.policies.nets.residual_mlp import ResidualMlp, time_features
+from chunkpilot_core.policies.runtime.net_policy import Batch, masked_mean, NetPolicy
+import torch
+from torch import nn, Tensor
+
+TIME_FEATURES = 16
+
+
+class FlowPolicy(NetPolicy):
+    """Samples chunks from what the demonstrations did."""
+
+    @dataclass(frozen=True, slots=True)
+    class Config:
+        """Network, sampler and training of the flow."""
+
+        width: int = option(256, 'Neurons of a hidden layer.', min=8, max=4096)
+        depth: int = option(4, 'Hidden layers.', min=1, max=32)
+        flow_steps: int = option(10, 'Euler steps of one sample.', min=1, max=1000)
+        temperature: float = option(
+            1.0, 'Scale of the noise of the decision; samples always get 1.', min=0.0, max=2.0
+        )
+        training_steps: int = option(20000, 'Updates of the weights.', min=1)
+        batch_size: int = option(256, 'Chunks of one update.', min=1, max=65536)
+        learning_rate: float = option(1e-3, 'Peak rate of AdamW; falls to 0 as a cosine.', min=0.0)
+        weight_decay: float = option(1e-4, 'Decay of AdamW.', min=0.0)
+        ema_decay: float = option(
+            0.999, 'Moving average of the weights that is kept.', min=0.0, max=1.0
+        )
+
+    config: Config
+    capabilities = ('samples',)
+
+    def build(self) -> nn.Module:
+        """Return the velocity field: of the noisy chunk, the inputs and the flow time."""
+        rows = self.spec.horizon * self.spec.space.size
+        size = rows + self.encoded_size + TIME_FEATURES
+        return ResidualMlp(size, rows, self.config.width, self.config.depth)
+
+    def loss(self, batch: Batch, random: torch.Generator) -> Tensor:
+        """Return the squared error of the velocity on random points of the straight paths."""
+        chunks = self.scale_actions(batch.actions)
+        noise = torch.randn(chunks.shape, generator=random)
+        time = torch.rand(len(chunks), generator=random)
+        at = time[:, None, None]
+        velocity = self._velocity(
+            (1 - at) * noise + at * chunks, self.encode_inputs(batch.inputs), time
+        )
+        return masked_mean((velocity - (chunks - noise)) ** 2, batch.valid)
+
+    def sample(self, encoded: Tensor, count: int, random: torch.Generator) -> Tensor:
+        """Integrate the field from noise; the first chunk starts from noise of ``temperature``."""
+        chunks = torch.randn((count, self.spec.horizon, self.spec.space.size), generator=random)
+        chunks[0] *= self.config.temperature
+        inputs = encoded.expand(count, -1)
+        steps = self.config.flow_steps
+        for step in range(steps):
+            time = torch.full((count,), step / steps)
+            chunks = chunks + self._velocity(chunks, inputs, time) / steps
+        return chunks
+
+    def _velocity(self, chunks: Tensor, encoded: Tensor, time: Tensor) -> Tensor:
+        read = torch.cat((chunks.flatten(1), encoded, time_features(time, TIME_FEATURES)), dim=1)
+        velocity: Tensor = self.net(read)
+        return velocity.unflatten(1, chunks.shape[1:])

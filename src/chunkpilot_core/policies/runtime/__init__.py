@@ -1,0 +1,1 @@
+"""What policies share: inputs, checkpoints, demonstrations, training."""
