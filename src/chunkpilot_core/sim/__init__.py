@@ -1,0 +1,1 @@
+"""PyBullet worlds with panda-gym's robot and tasks, cameras, and errors that a deployment has."""

@@ -1,0 +1,235 @@
+"""panda-gym's robot and tasks on PyBullet, with a robot interface as on hardware: joint targets in, joint states out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chunkpilot_core import registry
+from chunkpilot_core import robot as robots
+from chunkpilot_core.config import option
+from chunkpilot_core.errors import ConfigError, InvalidDataError
+from chunkpilot_core.robot import Robot
+from chunkpilot_core.sim import bullet
+from chunkpilot_core.sim.deployment import ActionChannel, ActionErrors
+from chunkpilot_core.sim.scene import Scene
+from chunkpilot_core.tasks.base import TaskDefinition
+from chunkpilot_core.types import F64, JointState, Task, nanoseconds
+
+CONTROL_DT_S = 0.01
+"""[s], five of panda-gym's substeps of 1/500 s."""
+CONTROL_DT_NS = nanoseconds(CONTROL_DT_S)
+TARGET_TOLERANCE = 0.05
+"""[rad, m], how far beyond its limits a joint target is still taken."""
+
+
+class World:
+    """One robot at one task. ``time_ns`` counts from construction and never goes back, whatever is reset."""
+
+    @dataclass(frozen=True, slots=True)
+    class Config:
+        """Errors of the deployment, see :class:`ActionErrors`."""
+
+        action_yaw_deg: float = option(
+            0.0, 'turn of the action frame about +z', unit='deg', min=-180, max=180
+        )
+        action_gain: float = option(1.0, 'factor on commanded displacements', min=0.1, max=2)
+        action_bias: tuple[float, ...] = option(
+            (0.0, 0.0, 0.0),
+            'error xyz of the commanded tool position',
+            unit='m',
+            min=-0.1,
+            max=0.1,
+        )
+        command_latency_s: float = option(
+            0.0, 'time from the receipt of a command to its effect', unit='s', min=0, max=2
+        )
+
+        def errors(self) -> ActionErrors:
+            """Return the action errors in force."""
+            return ActionErrors(
+                self.action_yaw_deg, self.action_gain, self.action_bias, self.command_latency_s
+            )
+
+    def __init__(
+        self,
+        task: str | TaskDefinition = 'pick_and_place',
+        robot: Robot | None = None,
+        config: Config | None = None,
+    ) -> None:
+        """
+        Load robot and task, and reset to seed 0.
+
+        :param task: registered name, or a configured task
+        :param robot: must be panda-gym's; its joints are matched by name
+        :raises UnknownNameError: no such task
+        :raises ConfigError: the robot's joints are not those of the simulated one
+        """
+        self.robot = robot or robots.load('panda')
+        self.config = config or World.Config()
+        self.time_ns = 0
+        self.resets = 0
+        self.steps = 0
+        self._lower = self.robot.limit_array('min_position') - TARGET_TOLERANCE
+        self._upper = self.robot.limit_array('max_position') + TARGET_TOLERANCE
+        self._channel = ActionChannel(self.config.errors(), self.robot)
+        self._sim: Any = None
+        self._build(task)
+        self.reset(0)
+
+    def set_task(self, task: str | TaskDefinition) -> None:
+        """Change the task: every body is made anew, the robot stays where it is; call :meth:`reset` next.
+
+        :raises UnknownNameError: no such task; the world stays as it is
+        """
+        before = self.joint_state()
+        self._build(task)
+        self._place_robot(before)
+        self.reset(0, reset_robot=False)
+
+    def reset(self, seed: int, reset_robot: bool = True) -> Task:
+        """Place objects and goal as panda-gym does with this seed.
+
+        :param seed: 0 to 2^63 - 1
+        :param reset_robot: also put the arm into its neutral pose, at rest; else it stays where it is, held
+        :raises InvalidDataError: a seed that is no integer >= 0
+        """
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise InvalidDataError(f'seed {seed!r} must be an integer >= 0')
+        before = self.joint_state()
+        self._client.restoreState(
+            self._pristine
+        )  # contacts too: an episode depends on its seed only
+        if not reset_robot:
+            self._place_robot(before)
+        self.seed = int(seed)
+        self.resets += 1
+        self._targets = self.joint_state().positions
+        self._channel.reset(self._targets)
+        return self.definition.reset(self.seed, instance=self.resets)
+
+    def command(self, targets: F64) -> None:
+        """Take joint targets (J,) in ``robot.joints`` order [rad, m]; they stay in force until the next ones.
+
+        :raises InvalidDataError: wrong shape, not finite, or far outside the limits; the last targets stay in force
+        """
+        self._channel.put(self.time_ns, self._checked(targets))
+
+    def step(self, targets: F64 | None = None) -> None:
+        """Advance by one control period of 0.01 s.
+
+        :param targets: as for :meth:`command`; None = as before
+        :raises InvalidDataError: as :meth:`command`; the world then has not advanced
+        """
+        if targets is not None:
+            self.command(targets)
+        due = self._channel.take(self.time_ns)
+        if due is not None:
+            self._targets = due
+        self._panda.sim.control_joints('panda', self._indices, self._targets, self._forces)
+        self._sim.step()
+        self.time_ns += CONTROL_DT_NS
+        self.steps += 1
+
+    def joint_state(self) -> JointState:
+        """Return what encoders would tell, in ``robot.joints`` order."""
+        states = self._client.getJointStates(self._body, self._indices)
+        numbers = np.array([state[:2] for state in states])
+        return JointState(self.time_ns, self.robot.joints, numbers[:, 0], numbers[:, 1])
+
+    def success(self) -> bool:
+        """Whether the task is solved now, by panda-gym's own definition."""
+        return self.definition.success()
+
+    def scene(self) -> Scene:
+        """Return the ground truth."""
+        poses = [
+            self._client.getBasePositionAndOrientation(body) for body in self._objects.values()
+        ]
+        return Scene(
+            self.time_ns,
+            self.robot.joints,
+            self.joint_state().positions,
+            tuple(self._objects),
+            np.array([pose[0] for pose in poses]).reshape(-1, 3),
+            np.array([pose[1] for pose in poses]).reshape(-1, 4),
+            self.definition.goal,
+            self.success(),
+            self.seed,
+            self.definition.kind,
+        )
+
+    def move_body(self, body: str, position: F64) -> None:
+        """Put a body at ``position`` (3,) [m], upright and at rest, as a hand would.
+
+        :raises InvalidDataError: not finite
+        """
+        if np.shape(position) != (3,) or not np.all(np.isfinite(position)):
+            raise InvalidDataError(f'position {position} of {body!r} must be 3 finite numbers')
+        self._client.resetBasePositionAndOrientation(
+            self._objects[body], list(position), [0.0, 0.0, 0.0, 1.0]
+        )
+
+    def close(self) -> None:
+        """Free the physics client; nothing else may be called afterwards."""
+        self._sim.close()
+
+    @property
+    def _client(self) -> Any:
+        return self._sim.physics_client
+
+    def _build(self, task: str | TaskDefinition) -> None:
+        definition = registry.get('tasks', task)() if isinstance(task, str) else task
+        sim = bullet.connect()
+        from panda_gym.envs.robots.panda import Panda
+
+        panda = Panda(sim, base_position=np.array(self.robot.base_xyz), control_type='joints')
+        definition.attach(sim, panda)
+        if self._sim is not None:
+            self._sim.close()
+        self._sim, self._panda, self.definition = sim, panda, definition
+        self._body = sim._bodies_idx['panda']
+        self._indices, self._forces = self._match_joints(panda)
+        self._objects: Mapping[str, int] = {
+            info.name: sim._bodies_idx[info.body] for info in definition.objects
+        }
+        panda.reset()
+        self._pristine = sim.save_state()
+
+    def _place_robot(self, joints: JointState) -> None:
+        for index, q, v in zip(self._indices, joints.positions, joints.velocities, strict=True):
+            self._client.resetJointState(self._body, index, q, v)
+
+    def _match_joints(self, panda: Any) -> tuple[list[int], list[float]]:
+        names = {
+            self._client.getJointInfo(self._body, int(index))[1].decode(): (
+                int(index),
+                float(force),
+            )
+            for index, force in zip(panda.joint_indices, panda.joint_forces, strict=True)
+        }
+        if sorted(names) != sorted(self.robot.joints):
+            raise ConfigError(
+                f'robot {self.robot.name!r} has joints {list(self.robot.joints)}, '
+                f'the simulated Panda {list(names)}'
+            )
+        found = [names[joint] for joint in self.robot.joints]
+        return [index for index, _ in found], [force for _, force in found]
+
+    def _checked(self, targets: F64) -> F64:
+        values = np.array(targets, np.float64)
+        if values.shape != self._lower.shape:
+            raise InvalidDataError(
+                f'joint targets of shape {values.shape}, must be {self._lower.shape}'
+            )
+        bad = np.flatnonzero(
+            ~((values >= self._lower) & (values <= self._upper))
+        )  # NaN is bad, too
+        if len(bad):
+            i = int(bad[0])
+            raise InvalidDataError(
+                f'target of {self.robot.joints[i]} is {values[i]}, '
+                f'allowed {self._lower[i]:.4g} to {self._upper[i]:.4g}'
+            )
+        return values

@@ -1,0 +1,1 @@
+"""What the robot is to do: one file per task."""

@@ -1,0 +1,65 @@
+"""Scripted experts: from the true scene and the commanded tool target to the next row of an action space."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from chunkpilot_core import spaces
+from chunkpilot_core.kinematics import Kinematics
+from chunkpilot_core.robot import Robot
+from chunkpilot_core.sim.scene import Scene
+from chunkpilot_core.types import F32, F64
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What an expert looks at: measured ``tool`` (3,) [m], gripper ``width`` [m], and the scene."""
+
+    tool: F64
+    width: float
+    scene: Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Where the tool should go: ``position`` (3,) [m], whether the gripper is open, share of the top speed."""
+
+    position: F64
+    opened: bool
+    speed: float = 1.0
+
+
+class Expert(ABC):
+    """A function of what can be seen now, without memory, so that a policy can imitate it."""
+
+    max_step_m = 0.012
+    """[m] per row of 0.04 s, 0.3 m/s."""
+    approach = 0.5
+    """Share of the way left that one row covers, so that motion ends softly."""
+
+    def __init__(self, robot: Robot) -> None:
+        self.space = spaces.ee_delta_space()
+        self._kinematics = Kinematics(robot)
+
+    @abstractmethod
+    def plan(self, view: View) -> Wish:
+        """Return where to go next."""
+
+    def __call__(self, scene: Scene, commanded: F64) -> F32:
+        """Return the next row (A,) of :func:`spaces.ee_delta_space`.
+
+        :param scene: ground truth
+        :param commanded: target (T,) of the row before: tool position [m], gripper width [m]
+        """
+        robot = self._kinematics.robot
+        tool = self._kinematics.forward(scene.joints(robot.arm_joints)).position
+        width = float(scene.joints(robot.gripper.joints).sum()) if robot.gripper else 0.0
+        wish = self.plan(View(tool, width, scene))
+        step = self.approach * (wish.position - commanded[:3])
+        length = float(np.linalg.norm(step))
+        if length > self.max_step_m * wish.speed:
+            step *= self.max_step_m * wish.speed / length
+        opened = robot.gripper.max_width if robot.gripper and wish.opened else 0.0
+        target = np.concatenate((commanded[:3] + step, [opened]))
+        return spaces.to_row(self.space, target, commanded)
