@@ -1,4 +1,7 @@
-"""A calibrated pinhole camera: intrinsics as in ``sensor_msgs/CameraInfo``, and where it stands in the world."""
+"""
+A calibrated pinhole camera: intrinsics as in ``sensor_msgs/CameraInfo``, and where it stands in
+the world.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,16 +9,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import yaml
-
 from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.types import F64
+import numpy as np
+import yaml
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """Pinhole camera without distortion; optical frame: x right, y down, z forward.
+    """
+    Pinhole camera without distortion; optical frame: x right, y down, z forward.
 
     ``position`` (3,) [m] and ``rotation`` (3, 3) take optical coordinates into the world.
     """
@@ -55,10 +58,11 @@ def orbit(
     pitch_deg: float,
     fov_deg: float,
 ) -> Camera:
-    """Return a camera that looks at ``target`` [m] from ``distance`` [m], with PyBullet's angles.
+    """
+    Return a camera that looks at ``target`` [m] from ``distance`` [m], with PyBullet's angles.
 
-    The principal point is where PyBullet's renderer has it: (w / 2, h / 2 - 1); half-pixel centres would bias
-    positions on the table by 3 to 5 mm (measured).
+    The principal point is where PyBullet's renderer has it: (w / 2, h / 2 - 1); half-pixel centres
+    would bias positions on the table by 3 to 5 mm (measured).
     """
     yaw, pitch = math.radians(yaw_deg), math.radians(pitch_deg)
     forward = np.array(
@@ -82,7 +86,9 @@ def orbit(
 
 
 def load(path: str | Path) -> Camera:
-    """Read a camera's YAML file (``camera:`` with name, size, and ``orbit`` or ``intrinsics`` and ``pose``).
+    """
+    Read a camera's YAML file (``camera:`` with name, size, and ``orbit`` or ``intrinsics`` and
+    ``pose``).
 
     :raises ConfigError: unreadable, a missing key or a value that is not allowed
     """
@@ -117,7 +123,10 @@ def _parse(data: Mapping[str, Any]) -> Camera:
         name,
         width,
         height,
-        *(float(intrinsics[key]) for key in ('fx', 'fy', 'cx', 'cy')),
-        np.array(pose['xyz'], float).reshape(3),
-        np.array(pose['rotation'], float).reshape(3, 3),
+        fx=float(intrinsics['fx']),
+        fy=float(intrinsics['fy']),
+        cx=float(intrinsics['cx']),
+        cy=float(intrinsics['cy']),
+        position=np.array(pose['xyz'], float).reshape(3),
+        rotation=np.array(pose['rotation'], float).reshape(3, 3),
     )

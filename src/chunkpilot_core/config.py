@@ -1,13 +1,15 @@
-"""One dataclass feeds the Python API, the ROS parameters and the parameter reference.
+"""
+One dataclass feeds the Python API, the ROS parameters and the parameter reference.
 
-A configuration is a frozen dataclass whose fields are made by :func:`option`; nothing else has to be written.
+A configuration is a frozen dataclass whose fields are made by :func:`option`; nothing else has to
+be written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, Field, field, fields, MISSING
 import math
 import typing
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints, TypeVar
 
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 
@@ -23,7 +25,8 @@ def option(
     max: float | None = None,  # noqa: A002
     choices: Sequence[str] = (),
 ) -> Any:
-    """Return a dataclass field with everything a user has to know about it.
+    """
+    Return a dataclass field with everything a user has to know about it.
 
     :param default: value, or a list or tuple (copied as tuple)
     :param doc: one sentence
@@ -89,10 +92,12 @@ def _default(entry: 'Field[Any]') -> Any:
 
 
 def build(cls: type[C], values: Mapping[str, Any], where: str = '') -> C:
-    """Build a configuration from plain values, and check it.
+    """
+    Build a configuration from plain values, and check it.
 
     :param cls: configuration class
-    :param values: by field name; missing ones keep their default; an int is taken for a float, a list for a tuple
+    :param values: by field name; missing ones keep their default; an int is taken for a float, a
+        list for a tuple
     :param where: prefix of names in errors, e.g. ``'upcycling.'``
     :raises UnknownNameError: a name that the configuration does not have, with the nearest one
     :raises ConfigError: a value of the wrong type or out of range

@@ -1,13 +1,14 @@
-"""Forward and inverse kinematics of a serial arm, fast enough for every tick and free of simulators."""
+"""
+Forward and inverse kinematics of a serial arm, fast enough for every tick and free of simulators.
+"""
 
 from dataclasses import dataclass
-
-import numpy as np
 
 from chunkpilot_core import rotations
 from chunkpilot_core.errors import InvalidDataError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.types import F64
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Kinematics:
         self.tool_rotation = rotations.from_quaternion(np.array(robot.tool_orientation))
 
     def frames(self, joints: F64) -> F64:
-        """Return the world transforms of every joint frame and the tool, shape (J + 1, 4, 4).
+        """
+        Return the world transforms of every joint frame and the tool, shape (J + 1, 4, 4).
 
         :param joints: shape (J,) [rad]
         :raises InvalidDataError: wrong shape
@@ -82,10 +84,11 @@ class Kinematics:
         tolerance: float = 1e-7,
         posture_gain: float = 0.02,
     ) -> Solution:
-        """Find joints that bring the tool to a pose, near ``start`` and inside the position limits.
+        """
+        Find joints that bring the tool to a pose, near ``start`` and inside the position limits.
 
-        Damped least squares with a pull towards home in the null space, damped most where the arm is singular
-        (Nakamura and Hanafusa 1986).
+        Damped least squares with a pull towards home in the null space, damped most where the arm
+        is singular (Nakamura and Hanafusa 1986).
 
         :param position: shape (3,) [m], world
         :param rotation: shape (3, 3), world

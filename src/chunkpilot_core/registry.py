@@ -1,8 +1,9 @@
-"""Plug-ins by name: one family = one folder, one plug-in = one file of that name.
+"""
+Plug-ins by name: one family = one folder, one plug-in = one file of that name.
 
-Support code of a family lives in sub-packages, so that every plain file beside ``base.py`` is a plug-in and names can
-be listed without importing anything. Out-of-tree plug-ins come by entry point ``chunkpilot.<family>`` or as
-``package.module:Class``.
+Support code of a family lives in sub-packages, so that every plain file beside ``base.py`` is a
+plug-in and names can be listed without importing anything. Out-of-tree plug-ins come by entry
+point ``chunkpilot.<family>`` or as ``package.module:Class``.
 """
 
 from importlib import import_module, metadata
@@ -16,7 +17,8 @@ FAMILIES = ('perception', 'policies', 'execution', 'safety', 'learning', 'tasks'
 
 
 def names(family: str) -> list[str]:
-    """List the plug-ins of a family without importing them.
+    """
+    List the plug-ins of a family without importing them.
 
     :raises UnknownNameError: no such family
     """
@@ -24,7 +26,8 @@ def names(family: str) -> list[str]:
 
 
 def get(family: str, name: str) -> type[Any]:
-    """Return a plug-in's class, importing its file only.
+    """
+    Return a plug-in's class, importing its file only.
 
     :param family: one of :data:`FAMILIES`
     :param name: plug-in name, or ``package.module:Class``
@@ -50,7 +53,10 @@ def get(family: str, name: str) -> type[Any]:
 
 
 def base_class(family: str) -> type[Any]:
-    """Return the abstract class that the members of a family implement: the one named by ``base.BASE``."""
+    """
+    Return the abstract class that the members of a family implement: the one named by
+    ``base.BASE``.
+    """
     if family not in FAMILIES:
         raise UnknownNameError('plug-in family', family, FAMILIES)
     base: type[Any] = import_module(f'chunkpilot_core.{family}.base').BASE

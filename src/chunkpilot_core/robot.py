@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import yaml
-
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 from chunkpilot_core.types import F64
+import numpy as np
+import yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,9 @@ class Robot:
         return self.arm_joints + (self.gripper.joints if self.gripper else ())
 
     def limit_array(self, name: str) -> F64:
-        """Return one limit of all driven joints, shape (J,): fingers get half of the gripper's width limits.
+        """
+        Return one limit of all driven joints, shape (J,): fingers get half of the gripper's width
+        limits.
 
         :param name: a field of :class:`Limits`
         """
@@ -108,16 +110,20 @@ class Robot:
 
     @property
     def limits_hash(self) -> str:
-        """Short hash of everything that bounds motion, published so that nobody runs on other limits."""
+        """
+        Short hash of everything that bounds motion, published so that nobody runs on other limits.
+        """
         text = json.dumps(asdict(self), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load(path: str | Path) -> Robot:
-    """Read a robot's YAML file.
+    """
+    Read a robot's YAML file.
 
     :param path: a file, or the bare name of a robot in config/robots
-    :raises ConfigError: unreadable file, missing key, or a value that is no finite number, with its place
+    :raises ConfigError: unreadable file, missing key, or a value that is no finite number, with
+        its place
     """
     file = find(path)
     try:
@@ -134,9 +140,10 @@ def load(path: str | Path) -> Robot:
 
 
 def config_dir() -> Path:
-    """Return the folder with robots/, policies/ and so on: of the source tree, else of the installed share."""
-    import os
-
+    """
+    Return the folder with robots/, policies/ and so on: of the source tree, else of the installed
+    share.
+    """
     for folder in (
         Path(__file__).resolve().parents[2] / 'config',
         *(

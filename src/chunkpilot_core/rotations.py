@@ -1,10 +1,12 @@
-"""The few rotation formulas that are needed at the control rate; quaternions are xyzw, matrices (3, 3)."""
+"""
+The few rotation formulas that are needed at the control rate; quaternions are xyzw, matrices (3,
+3).
+"""
 
 import math
 
-import numpy as np
-
 from chunkpilot_core.types import F64
+import numpy as np
 
 
 def from_rpy(rpy: tuple[float, float, float]) -> F64:
@@ -35,13 +37,15 @@ def to_quaternion(matrix: F64) -> F64:
     """Return the unit quaternion (4,) of a rotation matrix, w >= 0; stable for every angle."""
     m = matrix
     trace = m[0, 0] + m[1, 1] + m[2, 2]
-    squares = np.array([1 + 2 * m[0, 0] - trace, 1 + 2 * m[1, 1] - trace, 1 + 2 * m[2, 2] - trace, 1 + trace])
+    squares = np.array(
+        [1 + 2 * m[0, 0] - trace, 1 + 2 * m[1, 1] - trace, 1 + 2 * m[2, 2] - trace, 1 + trace]
+    )
     largest = int(np.argmax(squares))
     x_row = [squares[0], m[0, 1] + m[1, 0], m[0, 2] + m[2, 0], m[2, 1] - m[1, 2]]
     y_row = [m[0, 1] + m[1, 0], squares[1], m[1, 2] + m[2, 1], m[0, 2] - m[2, 0]]
     z_row = [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], squares[2], m[1, 0] - m[0, 1]]
     w_row = [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], squares[3]]
-    quaternion = np.array((x_row, y_row, z_row, w_row)[largest])
+    quaternion: F64 = np.array((x_row, y_row, z_row, w_row)[largest])
     quaternion /= np.linalg.norm(quaternion)
     return -quaternion if quaternion[3] < 0 else quaternion
 
@@ -62,7 +66,8 @@ def multiply(a: F64, b: F64) -> F64:
 
 def conjugate(quaternion: F64) -> F64:
     """Return the inverse of a unit quaternion."""
-    return quaternion * np.array([-1.0, -1.0, -1.0, 1.0])
+    inverse: F64 = quaternion * np.array([-1.0, -1.0, -1.0, 1.0])
+    return inverse
 
 
 def from_vector(vector: F64) -> F64:
@@ -83,5 +88,7 @@ def to_vector(quaternion: F64) -> F64:
 
 
 def between(a: F64, b: F64) -> F64:
-    """Return the rotation vector (3,) [rad] that turns matrix ``a`` into ``b``, in the common frame."""
+    """
+    Return the rotation vector (3,) [rad] that turns matrix ``a`` into ``b``, in the common frame.
+    """
     return to_vector(to_quaternion(b @ a.T))

@@ -1,9 +1,11 @@
-"""Action spaces: from rows in a policy's units to absolute targets, and back.
+"""
+Action spaces: from rows in a policy's units to absolute targets, and back.
 
-A *target* (T,) is what a command carries: joint positions [rad], gripper width [m], end-effector position [m] and,
-where the space has one, orientation as quaternion xyzw. Rows of relative kinds are relative to the target before
-(``commanded``), to what is measured when the row starts (``measured``), or to what was measured when the chunk starts
-(``chunk_start``); whoever resolves them passes that reference.
+A *target* (T,) is what a command carries: joint positions [rad], gripper width [m], end-effector
+position [m] and, where the space has one, orientation as quaternion xyzw. Rows of relative kinds
+are relative to the target before (``commanded``), to what is measured when the row starts
+(``measured``), or to what was measured when the chunk starts (``chunk_start``); whoever resolves
+them passes that reference.
 """
 
 from collections.abc import Iterator
@@ -11,32 +13,32 @@ from dataclasses import asdict, replace
 import hashlib
 import json
 
-import numpy as np
-from numpy.typing import NDArray
-
 from chunkpilot_core import rotations
 from chunkpilot_core.errors import ConfigError, InvalidDataError
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.types import (
-    F32,
-    F64,
     ActionGroup,
     ActionSpace,
     CommandGroup,
+    F32,
+    F64,
     JointState,
     Kind,
     Reference,
     Rotation,
 )
+import numpy as np
+from numpy.typing import NDArray
 
 TARGET_KINDS = {Kind.JOINT_DELTA: Kind.JOINT_POSITION, Kind.EE_DELTA: Kind.EE_POSE}
 
 
 def make(space: ActionSpace) -> ActionSpace:
-    """Check an action space and return it with its hash.
+    """
+    Check an action space and return it with its hash.
 
-    :raises ConfigError: groups overlap or leave a gap, a tuple has the wrong length, bounds are not finite or not
-        ordered, a relative kind has no reference
+    :raises ConfigError: groups overlap or leave a gap, a tuple has the wrong length, bounds are
+        not finite or not ordered, a relative kind has no reference
     """
     column = 0
     for group in space.groups:
@@ -76,11 +78,14 @@ def make(space: ActionSpace) -> ActionSpace:
 _CARTESIAN_SIZES = {(3, Rotation.NONE), (6, Rotation.VECTOR), (7, Rotation.QUATERNION)}
 
 
-def ee_delta_space(frame: str = 'world', step_m: float = 0.05, max_width: float = 0.08) -> ActionSpace:
-    """Return the space of the shipped policies: displacement xyz and gripper opening, all in [-1, 1].
+def ee_delta_space(
+    frame: str = 'world', step_m: float = 0.05, max_width: float = 0.08
+) -> ActionSpace:
+    """
+    Return the space of the shipped policies: displacement xyz and gripper opening, all in [-1, 1].
 
-    One unit is ``step_m`` (panda-gym's 0.05 m) from the commanded position of the row before; the gripper column is
-    the absolute width, -1 closed, 1 open.
+    One unit is ``step_m`` (panda-gym's 0.05 m) from the commanded position of the row before; the
+    gripper column is the absolute width, -1 closed, 1 open.
     """
     arm = ActionGroup(
         'arm',
@@ -135,7 +140,8 @@ def motion_targets(space: ActionSpace) -> NDArray[np.bool_]:
 
 
 def resolve_row(space: ActionSpace, row: F32, reference: F64) -> F64:
-    """Return the absolute target (T,) of one row.
+    """
+    Return the absolute target (T,) of one row.
 
     :param row: shape (A,), policy units
     :param reference: shape (T,); what relative groups count from, ignored by absolute ones
@@ -155,10 +161,12 @@ def resolve_row(space: ActionSpace, row: F32, reference: F64) -> F64:
 
 
 def resolve(space: ActionSpace, rows: F32, reference: F64) -> F64:
-    """Return the absolute targets (N, T) of successive rows, each counted from the one before.
+    """
+    Return the absolute targets (N, T) of successive rows, each counted from the one before.
 
-    Exact for ``commanded``; for ``chunk_start`` every row counts from ``reference``; for ``measured`` this is the
-    plan as if the robot followed perfectly (whoever runs the rows resolves them one by one instead).
+    Exact for ``commanded``; for ``chunk_start`` every row counts from ``reference``; for
+    ``measured`` this is the plan as if the robot followed perfectly (whoever runs the rows
+    resolves them one by one instead).
 
     :param rows: shape (N, A), policy units
     :param reference: shape (T,), target or measurement before the first row
@@ -198,7 +206,9 @@ def to_rows(space: ActionSpace, targets: F64, reference: F64) -> F32:
 
 
 def from_joints(space: ActionSpace, kinematics: Kinematics, joints: JointState) -> F64:
-    """Return where the robot is, as a target (T,) of the space: joints by name, the tool by forward kinematics.
+    """
+    Return where the robot is, as a target (T,) of the space: joints by name, the tool by forward
+    kinematics.
 
     :raises InvalidDataError: a joint that the space or the robot needs is missing
     """

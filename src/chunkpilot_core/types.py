@@ -1,18 +1,19 @@
-"""The data that flows between the nodes, as frozen dataclasses.
+"""
+The data that flows between the nodes, as frozen dataclasses.
 
-Letters: H rows of a chunk, A action size, T target size, S state size, F features, N samples, J joints. Stamps are
-``int`` nanoseconds (``*_ns``), durations float seconds (``*_s``), everything else SI. Each class mirrors the message
-of the same name; ``chunkpilot_nodes.convert`` is the only place that translates.
+Letters: H rows of a chunk, A action size, T target size, S state size, F features, N samples, J
+joints. Stamps are ``int`` nanoseconds (``*_ns``), durations float seconds (``*_s``), everything
+else SI. Each class mirrors the message of the same name; ``chunkpilot_nodes.convert`` is the only
+place that translates.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 import numpy as np
 from numpy.typing import NDArray
-
-from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -207,7 +208,10 @@ class JointState:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEstimate:
-    """Believed pose of an object: ``position`` (3,) [m], ``orientation`` (4,) xyzw, ``covariance`` (6, 6)."""
+    """
+    Believed pose of an object: ``position`` (3,) [m], ``orientation`` (4,) xyzw, ``covariance``
+    (6, 6).
+    """
 
     name: str
     stamp_ns: int
@@ -241,7 +245,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Robot and scene at ``stamp_ns``: state (S,), features (F,) with NaN for unknown, goal (G,)."""
+    """
+    Robot and scene at ``stamp_ns``: state (S,), features (F,) with NaN for unknown, goal (G,).
+    """
 
     id: Id
     stamp_ns: int
@@ -264,7 +270,8 @@ class Observation:
     images: tuple[Image, ...] = ()
 
     def vector(self, names: Sequence[str]) -> F32:
-        """Collect named numbers from state, features and goal.
+        """
+        Collect named numbers from state, features and goal.
 
         :param names: e.g. ``('ee.x', 'object.x', 'goal.x')``
         :returns: shape (len(names),); NaN where the value is unknown
@@ -285,7 +292,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """The execution node asks for a chunk; ``prefix`` (R, T) are absolute targets that run before the answer."""
+    """
+    The execution node asks for a chunk; ``prefix`` (R, T) are absolute targets that run before the
+    answer.
+    """
 
     id: Id
     stamp_ns: int
@@ -357,7 +367,8 @@ class ActionChunk:
         return self.start_ns + row * nanoseconds(self.dt_s)
 
     def validate(self, space: ActionSpace) -> None:
-        """Refuse a chunk that does not fit its space.
+        """
+        Refuse a chunk that does not fit its space.
 
         :raises InvalidDataError: naming the field, the value got and what is allowed
         """
@@ -518,7 +529,9 @@ class GuardEvent:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedRows:
-    """Rows as really sent, in the policy's space: rows (N, A), joints (N, J); see ExecutedRows.msg."""
+    """
+    Rows as really sent, in the policy's space: rows (N, A), joints (N, J); see ExecutedRows.msg.
+    """
 
     id: Id
     stamp_ns: int
