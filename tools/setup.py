@@ -58,10 +58,10 @@ def version_of(python):
     """Return (major, minor) of an interpreter, None if it does not run."""
     command = [str(python), '-c', 'import sys; print("%d %d" % sys.version_info[:2])']
     try:
-        words = subprocess.check_output(command, stderr=subprocess.DEVNULL).split()
-    except (OSError, subprocess.CalledProcessError):
+        major, minor = subprocess.check_output(command, stderr=subprocess.DEVNULL).split()
+        return int(major), int(minor)
+    except (OSError, ValueError, subprocess.CalledProcessError):
         return None
-    return int(words[0]), int(words[1])
 
 
 def choose_python(ros):
@@ -187,10 +187,11 @@ def reason(text):
     if any(word in text for word in network):
         return 'the package index cannot be reached; is there a network?'
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for mark in ('error:', 'CMake Error', 'ERROR:', 'Error'):
-        for line in lines:
-            if mark in line and 'resolver' not in line:
-                return line
+    for mark in ('CMake Error', ' error: ', 'ERROR: ', 'Error'):
+        for i, line in enumerate(lines):
+            if mark in line and 'resolver' not in line and not line.startswith('ninja: '):
+                # CMake says where in one line, and what in the next.
+                return ' '.join(lines[i : i + 3]) if mark == 'CMake Error' else line
     return lines[-1] if lines else 'no output'
 
 
@@ -378,7 +379,7 @@ def build(environment_stamp, ros):
     say('build: %d interfaces with colcon (about 2 minutes the first time)' % count)
     command = [VENV / 'bin' / 'colcon', 'build', '--symlink-install',
                '--event-handlers', 'console_direct+', 'desktop_notification-', 'status-',
-               '--cmake-args', '-GNinja', '-Wno-dev', '-DCMAKE_BUILD_TYPE=Release',
+               '--cmake-args', '-GNinja', '-DCMAKE_BUILD_TYPE=Release',
                '-DCHUNKPILOT_PYTHON_INTERFACES_ONLY=ON',
                '-DPython3_EXECUTABLE=%s' % PYTHON]  # fmt: skip
     environment = installation_environment() if ros else wheels_environment()
