@@ -1,0 +1,1 @@
+"""Perception stages: what is done to an observation before it is published."""
