@@ -187,11 +187,12 @@ def reason(text):
     if any(word in text for word in network):
         return 'the package index cannot be reached; is there a network?'
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for mark in ('CMake Error', ' error: ', 'ERROR: ', 'Error'):
+    for mark in ('Error processing', 'CMake Error', ' error: ', 'ERROR: ', 'Error'):
         for i, line in enumerate(lines):
             if mark in line and 'resolver' not in line and not line.startswith('ninja: '):
-                # CMake says where in one line, and what in the next.
-                return ' '.join(lines[i : i + 3]) if mark == 'CMake Error' else line
+                # CMake wraps: where in one line, what in the next.
+                wrapped = mark in ('Error processing', 'CMake Error')
+                return ' '.join(lines[i : i + 3]) if wrapped else line
     return lines[-1] if lines else 'no output'
 
 
