@@ -566,3 +566,38 @@ class PolicySpec:
     capabilities: tuple[str, ...] = ()
     max_row_age_s: float = 0.0
     manifest_sha256: str = ''
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """Announcement of a version of weights; see PolicyVersion.msg."""
+
+    policy: str
+    version: int
+    parent: int
+    path: str
+    sha256: str
+    normalizer_sha256: str
+    accepted: bool
+    reason: str = ''
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerStatus:
+    """What the learner is doing; see LearnerStatus.msg."""
+
+    learner: str
+    state: str
+    version: int
+    parent: int
+    updates: int
+    updates_per_s: float
+    episodes: int
+    rows: int
+    buffer_rows: int
+    success_estimate: float
+    success_low: float
+    success_high: float
+    since_swap_s: float
+    losses: Mapping[str, float] = field(default_factory=dict)

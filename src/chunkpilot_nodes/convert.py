@@ -24,9 +24,11 @@ from chunkpilot.msg import (
     GuardState,
     HorizonDecision,
     Id,
+    LearnerStatus,
     ObjectEstimate,
     Observation,
     PolicyInfo,
+    PolicyVersion,
     SafetyVerdict,
     Task,
 )
@@ -864,6 +866,62 @@ def policy_info_from_msg(msg: PolicyInfo) -> types.PolicySpec:
         max_row_age_s=float(msg.max_row_age_s),
         manifest_sha256=msg.manifest_sha256,
     )
+
+
+def policy_version_to_msg(value: types.PolicyVersion, stamp_ns: int) -> PolicyVersion:
+    """Translate the announcement of a version."""
+    msg = PolicyVersion(
+        policy=value.policy,
+        version=int(value.version),
+        parent=int(value.parent),
+        path=value.path,
+        sha256=value.sha256,
+        normalizer_sha256=value.normalizer_sha256,
+        accepted=bool(value.accepted),
+        reason=value.reason,
+        metric_names=list(value.metrics),
+        metric_values=f32(list(value.metrics.values())),
+    )
+    msg.header.stamp = to_time(stamp_ns)
+    return msg
+
+
+def policy_version_from_msg(msg: PolicyVersion) -> types.PolicyVersion:
+    """Translate the announcement of a version."""
+    return types.PolicyVersion(
+        msg.policy,
+        int(msg.version),
+        int(msg.parent),
+        msg.path,
+        msg.sha256,
+        msg.normalizer_sha256,
+        bool(msg.accepted),
+        msg.reason,
+        _numbers(msg.metric_names, msg.metric_values),
+    )
+
+
+def learner_status_to_msg(value: types.LearnerStatus, stamp_ns: int) -> LearnerStatus:
+    """Translate what the learner is doing."""
+    msg = LearnerStatus(
+        learner=value.learner,
+        state=value.state,
+        version=int(value.version),
+        parent=int(value.parent),
+        updates=int(value.updates),
+        updates_per_s=float(value.updates_per_s),
+        episodes=int(value.episodes),
+        rows=int(value.rows),
+        buffer_rows=int(value.buffer_rows),
+        success_estimate=float(value.success_estimate),
+        success_low=float(value.success_low),
+        success_high=float(value.success_high),
+        since_swap_s=float(value.since_swap_s),
+        loss_names=list(value.losses),
+        loss_values=f32(list(value.losses.values())),
+    )
+    msg.header.stamp = to_time(stamp_ns)
+    return msg
 
 
 def _check_hash(space: types.ActionSpace) -> None:

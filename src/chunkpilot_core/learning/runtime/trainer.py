@@ -15,9 +15,9 @@ from chunkpilot_core.config import option
 from chunkpilot_core.eval.statistics import Estimate, wilson
 from chunkpilot_core.learning.base import Learner
 from chunkpilot_core.learning.runtime.episodes import Episode
-from chunkpilot_core.learning.runtime.versions import Version, VersionStore
+from chunkpilot_core.learning.runtime.versions import VersionStore
 from chunkpilot_core.policies.runtime.net_policy import NetPolicy
-from chunkpilot_core.types import EpisodeOutcome
+from chunkpilot_core.types import EpisodeOutcome, PolicyVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Trainer:
         """Hand in a finished episode; never blocks."""
         self._inbox.put(episode)
 
-    def work(self) -> Version | None:
+    def work(self) -> PolicyVersion | None:
         """Do one piece of work: take an episode in, update, or release a version (returned)."""
         try:
             self._take(self._inbox.get_nowait())
@@ -108,7 +108,7 @@ class Trainer:
         enough = self._successes_since >= self.config.episodes_per_version
         return enough and self._updates_since > 0
 
-    def _release(self) -> Version:
+    def _release(self) -> PolicyVersion:
         """Judge the weights against their parent's on held-out episodes, write them, go on."""
         candidate = self._learner.export()
         assert isinstance(candidate, NetPolicy)  # the store opened one of these

@@ -6,30 +6,16 @@ stays where it was. A number is never used twice, even when its folder turns out
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 import re
 
 from chunkpilot_core.errors import CheckpointError
 from chunkpilot_core.policies.runtime import checkpoint
 from chunkpilot_core.policies.runtime.net_policy import NetPolicy
+from chunkpilot_core.types import PolicyVersion
 
 _FOLDER = re.compile(r'v(\d{6,})')
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One set of weights: what ``policy/version`` announces."""
-
-    policy: str
-    version: int
-    parent: int
-    path: str
-    sha256: str
-    normalizer_sha256: str
-    accepted: bool
-    reason: str
-    metrics: Mapping[str, float]
 
 
 class VersionStore:
@@ -57,7 +43,7 @@ class VersionStore:
         reason: str,
         metrics: Mapping[str, float],
         trained: Mapping[str, object],
-    ) -> Version:
+    ) -> PolicyVersion:
         """
         Write the next version.
 
@@ -77,7 +63,7 @@ class VersionStore:
             self.newest, self.policy = written, policy
         return written
 
-    def _resume(self) -> tuple[Version, NetPolicy]:
+    def _resume(self) -> tuple[PolicyVersion, NetPolicy]:
         """Return the newest accepted version that is whole and of the base's kind."""
         for path in sorted(self._folders(), key=_number, reverse=True):
             try:
@@ -116,11 +102,11 @@ def _number(path: Path) -> int:
     return int(path.name[1:])
 
 
-def _describe(path: Path) -> Version:
+def _describe(path: Path) -> PolicyVersion:
     manifest = checkpoint.read_manifest(path)
     trained = manifest.get('trained', {})
     try:
-        return Version(
+        return PolicyVersion(
             str(manifest['spec']['policy']),
             int(manifest['spec']['version']),
             int(manifest['parent']),
