@@ -56,10 +56,20 @@ def find_ros_installation():
 
 def version_of(python):
     """Return (major, minor) of an interpreter, None if it does not run."""
-    command = [str(python), '-c', 'import sys; print("%d %d" % sys.version_info[:2])']
+    return (inspect(python) or (None,))[0]
+
+
+def inspect(python):
+    """Return ((major, minor), prefix outside of any virtual environment), None if it fails."""
+    code = 'import sys; print("%d %d" % sys.version_info[:2]); print(sys.base_prefix)'
+    command = [str(python), '-c', code]
     try:
-        major, minor = subprocess.check_output(command, stderr=subprocess.DEVNULL).split()
-        return int(major), int(minor)
+        output = subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, universal_newlines=True
+        )
+        version, prefix = output.splitlines()
+        major, minor = version.split()
+        return (int(major), int(minor)), Path(prefix)
     except (OSError, ValueError, subprocess.CalledProcessError):
         return None
 
@@ -70,16 +80,14 @@ def choose_python(ros):
     """
     given = os.environ.get('CHUNKPILOT_PYTHON')
     allowed = [(3, 10), (3, 11), (3, 12)] if ros else [(3, 11)]
-    names = [given] if given else ['python3', '/usr/bin/python3'] if ros else ['python3.11']
-    # The interpreter of a venv python would nest environments, hence the base prefix.
-    own = Path(sys.base_prefix) / 'bin' / 'python3'
-    for name in names + ([] if given else [str(own), 'python3']):
-        path = shutil.which(name)
-        if path and VENV not in Path(path).parents and version_of(path) in allowed:
-            if (
-                not ros
-                or subprocess.call([path, '-c', 'import rclpy'], stderr=subprocess.DEVNULL) == 0
-            ):
+    names = ['python3', '/usr/bin/python3'] if ros else ['python3.11', sys.executable, 'python3']
+    for name in [given] if given else names:
+        found = inspect(name)
+        if found and found[0] in allowed:
+            # An active environment, ours or another one, stands for the Python it was made from.
+            base = found[1] / 'bin' / ('python%d.%d' % found[0])
+            path = str(base if base.is_file() else shutil.which(name) or name)
+            if not ros or subprocess.call([path, '-c', 'import rclpy'], **QUIET) == 0:
                 return path
     wanted = ' or '.join('%d.%d' % v for v in allowed)
     if ros:
@@ -187,9 +195,20 @@ def reason(text):
     if any(word in text for word in network):
         return 'the package index cannot be reached; is there a network?'
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for mark in ('Error processing', 'CMake Error', ' error: ', 'ERROR: ', 'Error'):
+    for mark in (
+        'Error processing',
+        'CMake Error',
+        ' error: ',
+        'ERROR: ',
+        'Error',
+        'ninja: error',
+    ):
         for i, line in enumerate(lines):
-            if mark in line and 'resolver' not in line and not line.startswith('ninja: '):
+            if (
+                mark in line
+                and 'resolver' not in line
+                and (mark[0] == 'n' or line[:6] != 'ninja:')
+            ):
                 # CMake wraps: where in one line, what in the next.
                 wrapped = mark in ('Error processing', 'CMake Error')
                 return ' '.join(lines[i : i + 3]) if wrapped else line
@@ -208,6 +227,8 @@ def make_environment(python, ros):
         say('environment: up to date')
         return value
     check_disk('environment')
+    if (STAMPS / 'build').is_file():
+        (STAMPS / 'build').unlink()
     start = time.monotonic()
     usable = version_of(PYTHON) == version_of(python) and is_done('source', source)
     if not usable or subprocess.call([str(PYTHON), '-m', 'pip', '--version'], **QUIET):
@@ -385,8 +406,8 @@ def build(environment_stamp, ros):
                '-DPython3_EXECUTABLE=%s' % PYTHON]  # fmt: skip
     environment = installation_environment() if ros else wheels_environment()
     if not (STAMPS / 'build').is_file():
-        # A first build that was stopped half-way may have a CMake cache without a build file.
-        shutil.rmtree(str(ROOT / 'build' / 'chunkpilot' / 'CMakeFiles'), ignore_errors=True)
+        # What an interrupted or older build left of CMake's files is not to be trusted.
+        command.insert(3, '--cmake-force-configure')
     run(command, 'colcon build', environment)
     write_stamp('build', value)
     say('build: ready after %.0f s' % (time.monotonic() - start))
