@@ -9,7 +9,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from chunkpilot_core.errors import ConfigError
+from chunkpilot_core.errors import ConfigError, UnknownNameError
+from chunkpilot_core.robot import config_dir
 from chunkpilot_core.types import F64
 import numpy as np
 import yaml
@@ -90,15 +91,29 @@ def load(path: str | Path) -> Camera:
     Read a camera's YAML file (``camera:`` with name, size, and ``orbit`` or ``intrinsics`` and
     ``pose``).
 
+    :param path: a file, or the bare name of a camera in config/cameras
     :raises ConfigError: unreadable, a missing key or a value that is not allowed
     """
+    file = _find(path)
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding='utf-8'))['camera']
+        data = yaml.safe_load(file.read_text(encoding='utf-8'))['camera']
         return _parse(data)
     except KeyError as error:
-        raise ConfigError(f'{path}: missing key {error.args[0]!r}') from error
+        raise ConfigError(f'{file}: missing key {error.args[0]!r}') from error
     except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise ConfigError(f'{path}: {error}') from error
+        raise ConfigError(f'{file}: {error}') from error
+
+
+def _find(path: str | Path) -> Path:
+    file = Path(path)
+    if file.suffix or file.parent != Path():
+        return file
+    folder = config_dir() / 'cameras'
+    found = folder / f'{path}.yaml'
+    if not found.is_file():
+        names = (entry.stem for entry in folder.glob('*.yaml'))
+        raise UnknownNameError('camera', str(path), names)
+    return found
 
 
 def _parse(data: Mapping[str, Any]) -> Camera:

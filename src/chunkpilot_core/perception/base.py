@@ -1,7 +1,7 @@
 """The seam of perception: a stage takes an observation and returns it with more in it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,8 +14,11 @@ from chunkpilot_core.types import F64, Observation, Task
 @dataclass(frozen=True, slots=True)
 class RobotState:
     """
-    The robot at ``stamp_ns``: joints (J,) in ``robot.joints`` order [rad, m; per second], tool and
-    gripper.
+    The robot at ``stamp_ns``.
+
+    Joints (J,) in ``robot.joints`` order [rad, m; per second], pose and velocity (3,) of the tool,
+    gripper width [m; per second]; ``off_centre`` [m] is how far the middle between two fingers is
+    from the tool point, positive towards where the first finger opens.
     """
 
     stamp_ns: int
@@ -25,6 +28,7 @@ class RobotState:
     tool_velocity: F64
     width: float
     width_velocity: float
+    off_centre: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,13 @@ class Surroundings:
     What a stage may look up: the robot, its cameras, and where the robot was at a time.
 
     ``robot_at`` interpolates between measured states and returns None outside of the history.
+    ``robots_since`` gives every measured state after a time, oldest first, the newest for None.
     """
 
     robot: Robot
     cameras: Mapping[str, Camera]
     robot_at: Callable[[int], RobotState | None]
+    robots_since: Callable[[int | None], Iterable[RobotState]]
 
 
 class Stage(ABC):

@@ -13,7 +13,8 @@ from chunkpilot_core.config import option
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 from chunkpilot_core.perception.base import RobotState, Stage, Surroundings
 from chunkpilot_core.perception.runtime.detector import colour_mask, detect, outline
-from chunkpilot_core.perception.runtime.tracker import Grip, Tracker, TrackerConfig
+from chunkpilot_core.perception.runtime.grip import Grip, GripConfig
+from chunkpilot_core.perception.runtime.tracker import Tracker, TrackerConfig
 from chunkpilot_core.types import Health, Image, ObjectStatus, Observation, seconds, Task
 import cv2
 import numpy as np
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 class Objects(Stage):
     """Adds estimates of the task's objects, and the features ``<object>.{x, y, z, held, age}``."""
 
-    @dataclass(frozen=True, slots=True)
-    class Config(TrackerConfig):
+    @dataclass(frozen=True)
+    class Config(TrackerConfig, GripConfig):
         """Which objects there are, how they look, when they are held."""
 
         tasks: tuple[str, ...] = option(
@@ -37,14 +38,6 @@ class Objects(Stage):
         min_saturation: int = option(110, 'less saturated pixels are no object', min=0, max=255)
         min_value: int = option(50, 'darker pixels are no object', min=0, max=255)
         min_pixels: int = option(8, 'smaller blobs are no object', min=1)
-        grip_reach_m: float = option(
-            0.04, 'largest distance of a held object from the tool', unit='m'
-        )
-        grip_narrow_m: float = option(0.02, 'fingers nearer than this hold nothing', unit='m')
-        grip_wide_m: float = option(0.06, 'fingers further apart than this hold nothing', unit='m')
-        grip_still_m_s: float = option(
-            0.02, 'fingers faster than this have not closed yet', unit='m/s', min=0.0
-        )
 
     def __init__(self, config: Config, surroundings: Surroundings) -> None:
         super().__init__(config, surroundings)
@@ -59,7 +52,8 @@ class Objects(Stage):
         kind = task.kind if task is not None else 'default'
         self._colours = self._tasks.get(kind, self._tasks['default'])
         self._trackers = {name: Tracker(name, self.config) for name in self._colours}
-        self._grip = Grip()
+        self._grip = Grip(self.config)
+        self._followed_ns: int | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -73,14 +67,13 @@ class Objects(Stage):
         return bool(self._trackers)
 
     def __call__(self, observation: Observation) -> Observation:
-        """Look at the new images, then bring every object to the time of the observation."""
-        for image in observation.images:
-            robot = self.surroundings.robot_at(image.stamp_ns)
-            if robot is not None:
-                self._look(image, robot)
-        robot = self.surroundings.robot_at(observation.stamp_ns)
-        if robot is not None:
+        """Bring every object to the time of the observation, then look at the new images."""
+        for robot in self.surroundings.robots_since(self._followed_ns):
             self._follow(robot)
+        for image in observation.images:
+            then = self.surroundings.robot_at(image.stamp_ns)
+            if then is not None:
+                self._look(image, then)
         return self._report(observation)
 
     def _look(self, image: Image, robot: RobotState) -> None:
@@ -100,20 +93,19 @@ class Objects(Stage):
         return colour_mask(hsv, hue, self.config.min_saturation, self.config.min_value)
 
     def _follow(self, robot: RobotState) -> None:
-        config = self.config
-        self._grip = self._grip.update(
-            robot, config.grip_narrow_m, config.grip_wide_m, config.grip_still_m_s
-        )
+        self._followed_ns = robot.stamp_ns
+        self._grip.update(robot)
+        for tracker in self._trackers.values():
+            tracker.advance(robot)
         held = next((tracker for tracker in self._trackers.values() if tracker.held), None)
         if held is not None and (held.slipped or not self._grip.closed):
             held.release(robot, self._rest_height(held))
-            held = None
-        for tracker in self._trackers.values():
-            tracker.advance(robot)
-        if held is None and self._grip.closed and self._trackers:
-            nearest = min(self._trackers.values(), key=lambda tracker: tracker.distance(robot))
-            if nearest.distance(robot) <= config.grip_reach_m:
-                nearest.hold(robot)
+        elif held is None and self._grip.closed and self._trackers:
+            touched = self.surroundings.robot_at(self._grip.since_ns) or robot
+            nearest = min(self._trackers.values(), key=lambda tracker: tracker.distance(touched))
+            if nearest.distance(touched) <= self.config.grip_reach_m:
+                nearest.hold(touched)
+                nearest.advance(robot)
 
     def _rest_height(self, tracker: Tracker) -> float:
         """Return the height of the centre on what is below: another cube, else the table."""

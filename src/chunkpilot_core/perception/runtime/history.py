@@ -1,7 +1,7 @@
 """A short memory of measured robot states, looked up by time."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import math
 
 from chunkpilot_core.errors import InvalidDataError, UnknownNameError
@@ -40,7 +40,7 @@ class History:
             of the robot
         """
         positions = self._pick(state, state.positions, 'position')
-        if len(state.velocities):
+        if len(state.velocities) and not np.all(np.isnan(state.velocities)):
             velocities = self._pick(state, state.velocities, 'velocity')
         else:
             velocities = self._difference(state.stamp_ns, positions)
@@ -78,12 +78,23 @@ class History:
             self._last = self._state(*self._entries[-1])
         return self._last
 
+    def since(self, stamp_ns: int | None) -> Iterator[RobotState]:
+        """Give every state after ``stamp_ns``, oldest first; the newest one for None."""
+        if not self._entries:
+            return
+        if stamp_ns is None:
+            stamp_ns = self._entries[-1][0] - 1
+        for entry in [entry for entry in self._entries if entry[0] > stamp_ns]:
+            yield self._state(*entry)
+
     def _state(self, stamp_ns: int, positions: F64, velocities: F64) -> RobotState:
         arm = len(self.robot.chain)
         tool = self.kinematics.forward(positions[:arm])
         moved = self.kinematics.jacobian(positions[:arm])[:3] @ velocities[:arm]
         width, opening = float(positions[arm:].sum()), float(velocities[arm:].sum())
-        return RobotState(stamp_ns, positions, velocities, tool, moved, width, opening)
+        fingers = positions[arm:]
+        off_centre = float(fingers[0] - fingers[1]) / 2 if len(fingers) == 2 else 0.0
+        return RobotState(stamp_ns, positions, velocities, tool, moved, width, opening, off_centre)
 
     def _pick(self, state: JointState, values: F64, what: str) -> F64:
         if not len(state.names) or len(values) != len(state.names):

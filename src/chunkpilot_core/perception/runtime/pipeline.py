@@ -101,13 +101,14 @@ class Perception:
         self._task: Task | None = None
         self._sources = {name: _Source() for name in self.cameras}
         self._observed_ns: int | None = None
+        self._task_ns: int | None = None
         self._stages = self._make_stages(stage_configs or {})
 
     def _make_stages(self, configs: Mapping[str, Any]) -> dict[str, Stage]:
         for name in configs:
             if name not in self.config.stages:
                 raise UnknownNameError('perception stage', name, self.config.stages)
-        around = Surroundings(self.robot, self.cameras, self._history.at)
+        around = Surroundings(self.robot, self.cameras, self._history.at, self._history.since)
         stages: dict[str, Stage] = {}
         for name in self.config.stages:
             cls = registry.get('perception', name)
@@ -118,7 +119,7 @@ class Perception:
         """Forget everything measured; the task stays."""
         self._history.clear()
         self._sources = {name: _Source() for name in self.cameras}
-        self._observed_ns = None
+        self._observed_ns = self._task_ns = None
         for stage in self._stages.values():
             stage.reset(self._task)
 
@@ -126,6 +127,8 @@ class Perception:
         """Take the task in force; a new id makes the stages forget what they saw."""
         if self._task is None or task.id != self._task.id:
             self._task = task
+            # what waits was taken before the scene was put in order for this task
+            self._task_ns = self._history.newest_ns
             for stage in self._stages.values():
                 stage.reset(task)
 
@@ -223,6 +226,9 @@ class Perception:
         for source in self._sources.values():
             while source.waiting and source.waiting[0].stamp_ns <= stamp_ns:
                 image = source.waiting.popleft()
+                if self._task_ns is not None and image.stamp_ns < self._task_ns:
+                    self.counters['images_before_task'] += 1
+                    continue
                 if self._history.at(image.stamp_ns) is None:
                     self.counters['images_unmatched'] += 1
                     continue

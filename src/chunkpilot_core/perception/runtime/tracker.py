@@ -1,14 +1,16 @@
 """
-Where one object is believed to be: on its support, in the gripper, or hidden.
+Where one object is believed to be: on its support, in the gripper, pushed by it, or hidden.
 
-Two facts shape this. A cube half hidden by the fingers has its centroid shifted by up to half its
-size, and the shift stays the same from frame to frame, so that averaging does not remove it: what
-is missing of the cube is a slack within which an image says nothing new. And a cube in the gripper
-is not on the table, so that the plane misplaces it by centimetres: while held, it is the tool plus
-the offset it had when the fingers closed.
+Three facts shape this. A cube half hidden by the fingers has its centroid shifted by up to half
+its size, and the shift stays the same from frame to frame, so that averaging does not remove it:
+what is missing of the cube is a slack within which an image says nothing new. A cube in the
+gripper is not on the table, so that the plane misplaces it by centimetres: while held, it is the
+tool plus the offset it had when the fingers touched it. And at 5 images a second a pushed cube is
+centimetres ahead of its last image: closed fingers push it out of the space that they take.
 """
 
-from dataclasses import dataclass, replace
+from collections import deque
+from dataclasses import dataclass
 import math
 
 from chunkpilot_core.camera import Camera
@@ -22,11 +24,20 @@ _UPRIGHT = np.array([0.0, 0.0, 0.0, 1.0])
 _YAW_VARIANCE = (math.pi / 2) ** 2 / 12  # nothing is known about how a cube is turned
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrackerConfig:
     """How an object is followed."""
 
     size_m: float = option(0.04, 'edge of the cubes', unit='m', min=0.01, max=0.2)
+    fingers_m: tuple[float, ...] = option(
+        (0.021, 0.042),
+        'size of the closed finger tips along x and y of the tool',
+        unit='m',
+        min=0.0,
+    )
+    finger_axis: tuple[float, ...] = option(
+        (0.0, 1.0, 0.0), 'direction in the tool frame in which the first finger opens'
+    )
     table_z_m: float = option(0.0, 'height of the table top in the world', unit='m')
     noise_m: float = option(0.002, 'error (1 sd) of an unhidden detection', unit='m', min=1e-4)
     clear_quality: float = option(
@@ -60,22 +71,32 @@ class Tracker:
         self._ignore_before_ns = 0
         self._hidden = False
         self._doubts = 0
+        self._track: deque[tuple[int, F64]] = deque(maxlen=100)
+        size = np.array([*config.fingers_m, 0.0]) + config.size_m
+        self._reach = np.array([size[0] / 2, size[1] / 2, 0.75 * config.size_m])
 
     def advance(self, robot: RobotState) -> None:
-        """Bring the estimate to the time of ``robot``."""
+        """Bring the estimate to the time of ``robot``; call it with every measured state."""
         passed_s, self._now_ns = seconds(robot.stamp_ns - self._now_ns), robot.stamp_ns
         if self.position is None:
             return
         if self.held:
             self.position = self._in_gripper(robot)
+        else:
+            self.position = self._pushed(self.position, robot)
         self._variance += self._drift(robot) ** 2 * max(passed_s, 0.0)
+        self._track.append((robot.stamp_ns, self.position))
 
     def hold(self, robot: RobotState) -> None:
-        """The fingers have closed on this object."""
+        """
+        The fingers have closed on this object.
+
+        :param robot: the robot when they touched it
+        """
         if self.position is None:
             return
         self.held, self._doubts = True, 0
-        self._offset = robot.tool.rotation.T @ (self.position - robot.tool.position)
+        self._offset = robot.tool.rotation.T @ (self._at(robot.stamp_ns) - robot.tool.position)
         # what was seen before the fingers closed no longer holds: they push the object
         self._ignore_before_ns = robot.stamp_ns
 
@@ -145,9 +166,44 @@ class Tracker:
             return math.inf
         return float(np.linalg.norm(self.position - robot.tool.position))
 
+    def _at(self, stamp_ns: int) -> F64:
+        """Return where the object was believed to be at a time, shape (3,) [m]."""
+        assert self.position is not None
+        for then_ns, position in reversed(self._track):
+            if then_ns <= stamp_ns:
+                return position
+        return self._track[0][1] if self._track else self.position
+
+    def _move(self, shift: F64, since_ns: int) -> None:
+        assert self.position is not None
+        self.position = self.position + shift
+        # images that are on their way are compared with where the object was when they were taken
+        for i, (then_ns, position) in enumerate(self._track):
+            if then_ns >= since_ns:
+                self._track[i] = (then_ns, position + shift)
+
     def _in_gripper(self, robot: RobotState) -> F64:
-        place: F64 = robot.tool.position + robot.tool.rotation @ self._offset
+        place: F64 = robot.tool.position + robot.tool.rotation @ self._centred(robot)
         return place
+
+    def _centred(self, robot: RobotState) -> F64:
+        """Return the offset in the tool frame; along the fingers it is what the joints say."""
+        axis = np.array(self.config.finger_axis)
+        offset: F64 = self._offset + (robot.off_centre - float(axis @ self._offset)) * axis
+        return offset
+
+    def _pushed(self, position: F64, robot: RobotState) -> F64:
+        """Return ``position`` pushed out of the closed fingers, the shortest way."""
+        if robot.width > self.config.size_m / 2:
+            return position
+        offset = robot.tool.rotation.T @ (position - robot.tool.position)
+        inside = self._reach - np.abs(offset)
+        if inside.min() <= 0.0:
+            return position
+        axis = 0 if inside[0] < inside[1] else 1
+        side = math.copysign(inside[axis], offset[axis])
+        moved = position + side * robot.tool.rotation[:, axis]
+        return np.array([moved[0], moved[1], position[2]])
 
     def _slack(self, quality: float) -> float:
         hidden = max(0.0, self.config.clear_quality - quality) / self.config.clear_quality
@@ -160,32 +216,37 @@ class Tracker:
         self._quality = self._visible_share(camera, found, place)
         slack = self._slack(self._quality)
         if self.position is None or self._status() is ObjectStatus.LOST:
+            self._track.clear()
             self._restart(place, slack)
         else:
-            self._correct(place, slack)
+            self._correct(place, slack, stamp_ns)
         self._seen_ns = stamp_ns
 
-    def _correct(self, place: F64, slack: float) -> None:
-        assert self.position is not None
-        shift = place - self.position
+    def _correct(self, place: F64, slack: float, stamp_ns: int) -> None:
+        shift = place - self._at(stamp_ns)
         distance = float(np.linalg.norm(shift))
         beyond = max(0.0, distance - slack)
         if beyond > max(self.config.jump_m, 4 * math.sqrt(self._variance)):
             # mostly hidden cubes are believed the second time only
             self._doubts += 1
             if slack < self.config.size_m / 4 or self._doubts > 1:
-                self._restart(place, slack)
+                self._move(shift, stamp_ns)
+                self._forget(slack)
             return
         self._doubts = 0
         noise = self.config.noise_m**2 + slack**2
         gain = self._variance / (self._variance + self.config.noise_m**2)
         if beyond > 0.0:
-            self.position = self.position + gain * beyond / distance * shift
+            self._move(gain * beyond / distance * shift, stamp_ns)
         if noise < self._variance:
             self._variance *= noise / (self._variance + noise)
 
     def _restart(self, place: F64, slack: float) -> None:
-        self.position, self._doubts = place, 0
+        self.position = place
+        self._forget(slack)
+
+    def _forget(self, slack: float) -> None:
+        self._doubts = 0
         self._variance = self.config.noise_m**2 + slack**2
 
     def _see_held(self, camera: Camera, found: Detection, robot: RobotState) -> None:
@@ -206,32 +267,3 @@ class Tracker:
     def _visible_share(self, camera: Camera, found: Detection, place: F64) -> float:
         expected = outline(camera, place, self.config.size_m).pixels
         return min(1.0, found.pixels / expected) if expected > 0.0 else math.nan
-
-
-@dataclass(frozen=True, slots=True)
-class Grip:
-    """What the fingers say: ``closed`` on something since ``since_ns`` at ``width`` [m]."""
-
-    closed: bool = False
-    since_ns: int = 0
-    width: float = 0.0
-
-    def update(self, robot: RobotState, narrow: float, wide: float, still: float) -> 'Grip':
-        """
-        Return the grip at the time of ``robot``.
-
-        :param narrow: less wide than this holds nothing [m]
-        :param wide: wider than this holds nothing [m]
-        :param still: fingers faster than this are on their way [m/s]
-        """
-        if not narrow <= robot.width <= wide:
-            return Grip()
-        if self.closed:
-            # a drop of the grip by finger noise would lose the object in mid-air
-            return self if robot.width <= self.width + 0.012 else Grip()
-        if abs(robot.width_velocity) > still:
-            return Grip()
-        if self.since_ns == 0:
-            return replace(self, since_ns=robot.stamp_ns)
-        steady = robot.stamp_ns - self.since_ns >= 40_000_000
-        return Grip(steady, self.since_ns, robot.width)
