@@ -13,7 +13,10 @@ PHYSICS_DT_S = 1 / 500
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Keep what C code prints from the terminal: PyBullet's ``argv[0]=`` and its build time at import."""
+    """
+    Keep what C code prints from the terminal: PyBullet's ``argv[0]=`` and its build time at
+    import.
+    """
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -33,7 +36,10 @@ def silence() -> Iterator[None]:
 
 
 def connect(substeps: int = 5) -> Any:
-    """Return a new ``panda_gym.pybullet.PyBullet`` without a window, whose step is ``substeps`` of 1/500 s."""
+    """
+    Return a new ``panda_gym.pybullet.PyBullet`` without a window, whose step is ``substeps`` of
+    1/500 s.
+    """
     with silence():
         from panda_gym.pybullet import PyBullet
 

@@ -1,10 +1,11 @@
-"""Errors that a deployment has and training did not: a camera that was knocked, an arm that moves otherwise than told."""
+"""
+Errors that a deployment has and training did not: a camera that was knocked, an arm that moves
+otherwise than told.
+"""
 
 from collections import deque
 from dataclasses import dataclass, replace
 import math
-
-import numpy as np
 
 from chunkpilot_core import rotations
 from chunkpilot_core.camera import Camera
@@ -13,40 +14,45 @@ from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.types import F64, nanoseconds
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
 class ActionErrors:
-    """How the robot distorts what it is told.
+    """
+    How the robot distorts what it is told.
 
     With p0 the tool position at the last reset and p the commanded one, the robot goes to
-    ``p0 + gain * Rz(yaw) (p - p0) + bias * min(1, |p - p0| / 2 cm)``; orientation and gripper stay as commanded. The
-    bias fades in over the first 2 cm, so that nothing jumps at the first command.
+    ``p0 + gain * Rz(yaw) (p - p0) + bias * min(1, |p - p0| / 2 cm)``; orientation and gripper stay
+    as commanded. The bias fades in over the first 2 cm, so that nothing jumps at the first
+    command.
     """
 
-    yaw_deg: float = option(
+    action_yaw_deg: float = option(
         0.0, 'turn of the action frame about +z', unit='deg', min=-180, max=180
     )
-    gain: float = option(1.0, 'commanded displacements are multiplied by this', min=0.1, max=2)
-    bias: tuple[float, ...] = option(
+    action_gain: float = option(
+        1.0, 'commanded displacements are multiplied by this', min=0.1, max=2
+    )
+    action_bias: tuple[float, ...] = option(
         (0.0, 0.0, 0.0),
         'constant error xyz of the commanded tool position',
         unit='m',
         min=-0.1,
         max=0.1,
     )
-    latency_s: float = option(
+    command_latency_s: float = option(
         0.0, 'time from the receipt of a command to its effect', unit='s', min=0, max=2
     )
 
     def __post_init__(self) -> None:
-        if len(self.bias) != 3:
-            raise ConfigError(f'bias: {self.bias} must have 3 values')
+        if len(self.action_bias) != 3:
+            raise ConfigError(f'action_bias: {self.action_bias} must have 3 values')
 
     @property
     def distorts(self) -> bool:
         """Whether commanded positions are changed at all."""
-        return bool(self.yaw_deg or self.gain != 1.0 or any(self.bias))
+        return bool(self.action_yaw_deg or self.action_gain != 1.0 or any(self.action_bias))
 
 
 class ActionChannel:
@@ -56,9 +62,9 @@ class ActionChannel:
         self.errors = errors
         self._kinematics = Kinematics(robot)
         self._arm = len(robot.arm_joints)
-        yaw = math.radians(errors.yaw_deg)
-        self._turn = errors.gain * rotations.from_rpy((0.0, 0.0, yaw))
-        self._bias = np.array(errors.bias)
+        yaw = math.radians(errors.action_yaw_deg)
+        self._turn = errors.action_gain * rotations.from_rpy((0.0, 0.0, yaw))
+        self._bias = np.array(errors.action_bias)
         self._waiting: deque[tuple[int, F64]] = deque()
         self._anchor = np.zeros(3)
         self._last = np.zeros(self._arm)
@@ -71,7 +77,7 @@ class ActionChannel:
 
     def put(self, now_ns: int, targets: F64) -> None:
         """Take a command (J,) in."""
-        self._waiting.append((now_ns + nanoseconds(self.errors.latency_s), targets))
+        self._waiting.append((now_ns + nanoseconds(self.errors.command_latency_s), targets))
 
     def take(self, now_ns: int) -> F64 | None:
         """Return the newest command that is due, as the motors get it (J,), or None."""
@@ -92,7 +98,9 @@ class ActionChannel:
 
 
 def misplaced(camera: Camera, object_offset: F64) -> Camera:
-    """Return the camera where it really stands when everything that it sees appears shifted by ``object_offset``.
+    """
+    Return the camera where it really stands when everything that it sees appears shifted by
+    ``object_offset``.
 
     :param camera: as calibrated
     :param object_offset: shape (3,) [m], perceived minus true position

@@ -1,16 +1,17 @@
 """Runs rows on a world without a graph: for scripted experts, demonstrations and tests."""
 
-import numpy as np
-
 from chunkpilot_core import spaces
 from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.sim.world import CONTROL_DT_S, World
-from chunkpilot_core.types import F32, F64, ActionSpace
+from chunkpilot_core.types import ActionSpace, F32, F64
+import numpy as np
 
 
 class RowDriver:
-    """Moves the target linearly through each row, as execution does, and turns it into joints, as the guard does.
+    """
+    Moves the target linearly through each row, as execution does, and turns it into joints, as the
+    guard does.
 
     The gripper closes no faster than the robot's gripper may; other limits are the guard's affair.
     """
@@ -19,8 +20,10 @@ class RowDriver:
         """
         Start at the world's present joints.
 
-        :param space: a tool group without rotation, then a gripper; the default is the shipped policies'
-        :raises ConfigError: ``dt_s`` is no multiple of the control period, or the robot has no gripper
+        :param space: a tool group without rotation, then a gripper; the default is the shipped
+            policies'
+        :raises ConfigError: ``dt_s`` is no multiple of the control period, or the robot has no
+            gripper
         """
         self.world = world
         self.space = space or spaces.ee_delta_space()

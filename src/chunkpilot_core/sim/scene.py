@@ -1,19 +1,21 @@
-"""Ground truth of the simulator: for rendering, scoring and scripted experts, never for policies."""
+"""
+Ground truth of the simulator: for rendering, scoring and scripted experts, never for policies.
+"""
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from chunkpilot_core.errors import UnknownNameError
 from chunkpilot_core.types import F64
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where everything is at ``stamp_ns``; see SimScene.msg.
+    """
+    Where everything is at ``stamp_ns``; see SimScene.msg.
 
-    ``joint_positions`` (J,) [rad, m]; ``positions`` (O, 3) [m] and ``orientations`` (O, 4) xyzw of ``bodies`` (O,);
-    ``goal`` (G,) [m].
+    ``joint_positions`` (J,) [rad, m]; ``positions`` (O, 3) [m] and ``orientations`` (O, 4) xyzw of
+    ``bodies`` (O,); ``goal`` (G,) [m].
     """
 
     stamp_ns: int
@@ -28,16 +30,19 @@ class Scene:
     task_kind: str
 
     def position(self, body: str) -> F64:
-        """Return where a body is, shape (3,) [m].
+        """
+        Return where a body is, shape (3,) [m].
 
         :raises UnknownNameError: no such body
         """
         if body not in self.bodies:
             raise UnknownNameError('body', body, self.bodies)
-        return self.positions[self.bodies.index(body)]
+        position: F64 = self.positions[self.bodies.index(body)]
+        return position
 
     def joints(self, names: tuple[str, ...]) -> F64:
-        """Return the positions of named joints, shape (len(names),).
+        """
+        Return the positions of named joints, shape (len(names),).
 
         :raises UnknownNameError: no such joint
         """

@@ -1,21 +1,21 @@
-"""panda-gym's robot and tasks on PyBullet, with a robot interface as on hardware: joint targets in, joint states out."""
+"""
+panda-gym's robot and tasks on PyBullet, with a robot interface as on hardware: joint targets in,
+joint states out.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from chunkpilot_core import registry
 from chunkpilot_core import robot as robots
-from chunkpilot_core.config import option
 from chunkpilot_core.errors import ConfigError, InvalidDataError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim import bullet
 from chunkpilot_core.sim.deployment import ActionChannel, ActionErrors
 from chunkpilot_core.sim.scene import Scene
 from chunkpilot_core.tasks.base import TaskDefinition
-from chunkpilot_core.types import F64, JointState, Task, nanoseconds
+from chunkpilot_core.types import F64, JointState, nanoseconds, Task
+import numpy as np
 
 CONTROL_DT_S = 0.01
 """[s], five of panda-gym's substeps of 1/500 s."""
@@ -25,38 +25,18 @@ TARGET_TOLERANCE = 0.05
 
 
 class World:
-    """One robot at one task. ``time_ns`` counts from construction and never goes back, whatever is reset."""
+    """
+    One robot at one task. ``time_ns`` counts from construction and never goes back, whatever is
+    reset.
+    """
 
-    @dataclass(frozen=True, slots=True)
-    class Config:
-        """Errors of the deployment, see :class:`ActionErrors`."""
-
-        action_yaw_deg: float = option(
-            0.0, 'turn of the action frame about +z', unit='deg', min=-180, max=180
-        )
-        action_gain: float = option(1.0, 'factor on commanded displacements', min=0.1, max=2)
-        action_bias: tuple[float, ...] = option(
-            (0.0, 0.0, 0.0),
-            'error xyz of the commanded tool position',
-            unit='m',
-            min=-0.1,
-            max=0.1,
-        )
-        command_latency_s: float = option(
-            0.0, 'time from the receipt of a command to its effect', unit='s', min=0, max=2
-        )
-
-        def errors(self) -> ActionErrors:
-            """Return the action errors in force."""
-            return ActionErrors(
-                self.action_yaw_deg, self.action_gain, self.action_bias, self.command_latency_s
-            )
+    Config = ActionErrors
 
     def __init__(
         self,
         task: str | TaskDefinition = 'pick_and_place',
         robot: Robot | None = None,
-        config: Config | None = None,
+        config: ActionErrors | None = None,
     ) -> None:
         """
         Load robot and task, and reset to seed 0.
@@ -67,19 +47,21 @@ class World:
         :raises ConfigError: the robot's joints are not those of the simulated one
         """
         self.robot = robot or robots.load('panda')
-        self.config = config or World.Config()
+        self.config = config or ActionErrors()
         self.time_ns = 0
         self.resets = 0
         self.steps = 0
         self._lower = self.robot.limit_array('min_position') - TARGET_TOLERANCE
         self._upper = self.robot.limit_array('max_position') + TARGET_TOLERANCE
-        self._channel = ActionChannel(self.config.errors(), self.robot)
+        self._channel = ActionChannel(self.config, self.robot)
         self._sim: Any = None
         self._build(task)
         self.reset(0)
 
     def set_task(self, task: str | TaskDefinition) -> None:
-        """Change the task: every body is made anew, the robot stays where it is; call :meth:`reset` next.
+        """
+        Change the task: every body is made anew, the robot stays where it is; call :meth:`reset`
+        next.
 
         :raises UnknownNameError: no such task; the world stays as it is
         """
@@ -89,10 +71,12 @@ class World:
         self.reset(0, reset_robot=False)
 
     def reset(self, seed: int, reset_robot: bool = True) -> Task:
-        """Place objects and goal as panda-gym does with this seed.
+        """
+        Place objects and goal as panda-gym does with this seed.
 
         :param seed: 0 to 2^63 - 1
-        :param reset_robot: also put the arm into its neutral pose, at rest; else it stays where it is, held
+        :param reset_robot: also put the arm into its neutral pose, at rest; else it stays where it
+            is, held
         :raises InvalidDataError: a seed that is no integer >= 0
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
@@ -110,14 +94,18 @@ class World:
         return self.definition.reset(self.seed, instance=self.resets)
 
     def command(self, targets: F64) -> None:
-        """Take joint targets (J,) in ``robot.joints`` order [rad, m]; they stay in force until the next ones.
+        """
+        Take joint targets (J,) in ``robot.joints`` order [rad, m]; they stay in force until the
+        next ones.
 
-        :raises InvalidDataError: wrong shape, not finite, or far outside the limits; the last targets stay in force
+        :raises InvalidDataError: wrong shape, not finite, or far outside the limits; the last
+            targets stay in force
         """
         self._channel.put(self.time_ns, self._checked(targets))
 
     def step(self, targets: F64 | None = None) -> None:
-        """Advance by one control period of 0.01 s.
+        """
+        Advance by one control period of 0.01 s.
 
         :param targets: as for :meth:`command`; None = as before
         :raises InvalidDataError: as :meth:`command`; the world then has not advanced
@@ -161,7 +149,8 @@ class World:
         )
 
     def move_body(self, body: str, position: F64) -> None:
-        """Put a body at ``position`` (3,) [m], upright and at rest, as a hand would.
+        """
+        Put a body at ``position`` (3,) [m], upright and at rest, as a hand would.
 
         :raises InvalidDataError: not finite
         """

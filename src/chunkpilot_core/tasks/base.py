@@ -4,13 +4,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from chunkpilot_core.config import option
 from chunkpilot_core.errors import ChunkpilotError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.tasks.runtime.expert import Expert
 from chunkpilot_core.types import F64, Task
+import numpy as np
 
 GREEN = (0.1, 0.9, 0.1)
 BLUE = (0.1, 0.1, 0.9)
@@ -18,7 +17,10 @@ BLUE = (0.1, 0.1, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """A thing to perceive: ``name`` in observations, ``body`` in panda-gym, RGB in [0, 1], edge ``size`` [m]."""
+    """
+    A thing to perceive: ``name`` in observations, ``body`` in panda-gym, RGB in [0, 1], edge
+    ``size`` [m].
+    """
 
     name: str
     body: str
@@ -37,7 +39,10 @@ class TaskConfig:
 
 
 class TaskDefinition(ABC):
-    """One of panda-gym's tasks. A new object knows the facts; :meth:`attach` gives it bodies in a simulation."""
+    """
+    One of panda-gym's tasks. A new object knows the facts; :meth:`attach` gives it bodies in a
+    simulation.
+    """
 
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     kind: ClassVar[str]
@@ -53,7 +58,8 @@ class TaskDefinition(ABC):
 
     @abstractmethod
     def build(self, sim: Any, robot: Any) -> Any:
-        """Create the bodies and return panda-gym's task.
+        """
+        Create the bodies and return panda-gym's task.
 
         :param sim: ``panda_gym.pybullet.PyBullet``
         :param robot: ``panda_gym.envs.robots.panda.Panda`` in the same simulation
@@ -72,7 +78,8 @@ class TaskDefinition(ABC):
             )
 
     def reset(self, seed: int, instance: int = 0) -> Task:
-        """Sample objects and goal as ``gymnasium.make('Panda...').reset(seed=seed)`` does.
+        """
+        Sample objects and goal as ``gymnasium.make('Panda...').reset(seed=seed)`` does.
 
         :param instance: makes the task's id unique
         """

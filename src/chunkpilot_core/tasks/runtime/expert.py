@@ -1,20 +1,24 @@
-"""Scripted experts: from the true scene and the commanded tool target to the next row of an action space."""
+"""
+Scripted experts: from the true scene and the commanded tool target to the next row of an action
+space.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-
-import numpy as np
 
 from chunkpilot_core import spaces
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim.scene import Scene
 from chunkpilot_core.types import F32, F64
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What an expert looks at: measured ``tool`` (3,) [m], gripper ``width`` [m], and the scene."""
+    """
+    What an expert looks at: measured ``tool`` (3,) [m], gripper ``width`` [m], and the scene.
+    """
 
     tool: F64
     width: float
@@ -23,7 +27,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Where the tool should go: ``position`` (3,) [m], whether the gripper is open, share of the top speed."""
+    """
+    Where the tool should go: ``position`` (3,) [m], whether the gripper is open, share of the top
+    speed.
+    """
 
     position: F64
     opened: bool
@@ -47,7 +54,8 @@ class Expert(ABC):
         """Return where to go next."""
 
     def __call__(self, scene: Scene, commanded: F64) -> F32:
-        """Return the next row (A,) of :func:`spaces.ee_delta_space`.
+        """
+        Return the next row (A,) of :func:`spaces.ee_delta_space`.
 
         :param scene: ground truth
         :param commanded: target (T,) of the row before: tool position [m], gripper width [m]
@@ -63,3 +71,36 @@ class Expert(ABC):
         opened = robot.gripper.max_width if robot.gripper and wish.opened else 0.0
         target = np.concatenate((commanded[:3] + step, [opened]))
         return spaces.to_row(self.space, target, commanded)
+
+
+def above(point: F64, height: float) -> F64:
+    """Return the point (3,) ``height`` [m] above another."""
+    return np.array([point[0], point[1], point[2] + height])
+
+
+def holds(view: View, cube: F64) -> bool:
+    """
+    Whether the fingers have closed on a cube of 4 cm at ``cube`` (3,) [m].
+
+    PyBullet's fingers are not coupled: what they hold slides up to 2 cm along their axis, y.
+    """
+    offset = np.abs(cube - view.tool)
+    return bool(0.03 < view.width < 0.043 and np.all(offset < (0.02, 0.03, 0.02)))
+
+
+def between_fingers(view: View, cube: F64) -> bool:
+    """Whether closing the gripper now would grasp the cube."""
+    offset = cube - view.tool
+    return bool(np.hypot(offset[0], offset[1]) < 0.015 and abs(offset[2]) < 0.012)
+
+
+def grasp(view: View, cube: F64) -> Wish:
+    """Return the next way point of grasping ``cube`` (3,) [m] from above."""
+    if between_fingers(view, cube):
+        return Wish(cube, opened=False)
+    aside = float(np.hypot(*(cube - view.tool)[:2]))
+    if aside < 0.012:
+        return Wish(cube, opened=True)
+    # slide down a funnel when already low, so that a near miss is corrected without going up again
+    height = min(0.06, 0.02 + 1.5 * aside) if view.tool[2] < cube[2] + 0.1 else 0.06
+    return Wish(above(cube, height), opened=True)
