@@ -601,3 +601,41 @@ class LearnerStatus:
     success_high: float
     since_swap_s: float
     losses: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionStats:
+    """Counters of the execution since ``since_ns``, the start of the episode; see ExecutionStats.msg."""
+
+    stamp_ns: int
+    session: int
+    strategy: str
+    since_ns: int
+    arm_epoch: int = 0
+    episode_id: str = ''
+    ticks: int = 0
+    starved_ticks: int = 0
+    late_ticks: int = 0
+    worst_lateness_s: float = 0.0
+    executed_rows: int = 0
+    discarded_rows: int = 0
+    late_rows: int = 0
+    policy_calls: int = 0
+    timeouts: int = 0
+    chunks_accepted: int = 0
+    chunks_rejected: int = 0
+    cuts: int = 0
+    reanchors: int = 0
+    merges: int = 0
+    largest_merge_step: float = 0.0
+    largest_merge_jerk: float = 0.0
+    base_horizon: float = 0.0
+    mean_horizon: float = float('nan')
+    calls_saved_ratio: float = float('nan')
+    delay_p50_s: float = float('nan')
+    delay_p95_s: float = float('nan')
+    cold_start_s: float = float('nan')
+    first_action_s: float = float('nan')
+    observation_age_p50_s: float = float('nan')
+    observation_age_p99_s: float = float('nan')
+    remaining_rows: float = 0.0

@@ -1,0 +1,1 @@
+"""Execution strategies: how many rows of a chunk run before the next one."""

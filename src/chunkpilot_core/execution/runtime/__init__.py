@@ -1,0 +1,1 @@
+"""What every strategy stands on: queue, plan time, requests, merges, starvation, statistics."""

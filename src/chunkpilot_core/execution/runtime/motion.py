@@ -1,0 +1,193 @@
+"""From rows to absolute targets at the control rate: anchors, interpolation, merges, stopping."""
+
+from dataclasses import dataclass
+
+from chunkpilot_core import spaces
+from chunkpilot_core.execution.runtime.plan import Plan
+from chunkpilot_core.smoothness import VELOCITY_KINDS
+from chunkpilot_core.types import ActionSpace, F32, F64, Kind, Reference, Rotation, seconds
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+
+
+class Columns:
+    """What is what in a target (T,) of a space, as masks and limits of that shape."""
+
+    def __init__(self, space: ActionSpace, reanchor_m: float, reanchor_rad: float) -> None:
+        size = space.target_size
+        self.commanded, self.measured, self.chunk_start = (np.zeros(size, bool) for _ in range(3))
+        self.fades, self.rates, self.motion = (np.zeros(size, bool) for _ in range(3))
+        self.quaternions: list[slice] = []
+        self.limits = {
+            name: np.full(size, np.inf)
+            for name in ('max_velocity', 'max_acceleration', 'max_jerk', 'reanchor')
+        }
+        references = {
+            Reference.COMMANDED: self.commanded,
+            Reference.MEASURED: self.measured,
+            Reference.CHUNK_START: self.chunk_start,
+        }
+        for group, columns in spaces.target_slices(space):
+            if group.kind.relative:
+                references[group.reference][columns] = True
+            else:
+                self.fades[columns] = group.kind is not Kind.GRIPPER
+            self.motion[columns] = group.kind is not Kind.GRIPPER
+            self.rates[columns] = group.kind in VELOCITY_KINDS
+            plain = 3 if group.kind.cartesian else group.size
+            if group.rotation is not Rotation.NONE:
+                self.quaternions.append(slice(columns.start + 3, columns.stop))
+            target = slice(columns.start, columns.start + plain)
+            for name in ('max_velocity', 'max_acceleration', 'max_jerk'):
+                self.limits[name][target] = getattr(space, name)[group.start : group.start + plain]
+            turning = not group.kind.cartesian and group.unit == 'rad'
+            self.limits['reanchor'][target] = reanchor_rad if turning else reanchor_m
+
+
+@dataclass(slots=True)
+class _Stop:
+    target: F64
+    velocity: F64
+    since_ns: int
+    duration_s: float
+
+
+class Motion:
+    """The target as it moves: linear within a row, continuous across merges, or coming to rest."""
+
+    def __init__(self, space: ActionSpace, columns: Columns, acceleration: float) -> None:
+        self.columns = columns
+        self.commanded: F64 | None = None  # target sent last
+        self.reanchors = 0
+        self._space = space
+        self._acceleration = acceleration
+        self._before = self._after = np.zeros(space.target_size)
+        self._stop: _Stop | None = None
+        self._faded: Plan | None = None
+        self._fade_rows = self._fade_left = 0
+
+    def start(self, anchor: F64) -> None:
+        """Let the next row begin at ``anchor`` (T,)."""
+        self._before = self._after = anchor
+        self._stop = None
+
+    def fade_from(self, old: Plan | None, rows: int) -> None:
+        """Fade from an old plan to the new one over its next ``rows`` rows."""
+        self._faded, self._fade_rows = old, rows
+        self._fade_left = rows if old is not None and self.columns.fades.any() else 0
+
+    def enter(self, row: F32, measured: F64, chunk_start: F64, end_ns: int) -> None:
+        """
+        Begin a row.
+
+        :param row: shape (A,), policy units
+        :param measured: shape (T,), where the robot is now
+        :param chunk_start: shape (T,), where it was when the chunk starts
+        :param end_ns: plan time at which the row's target is reached
+        """
+        columns = self.columns
+        reference = self._after.copy()
+        reference[columns.measured] = measured[columns.measured]
+        reference[columns.chunk_start] = chunk_start[columns.chunk_start]
+        self._before = self._after
+        if columns.commanded.any():
+            self._reanchor(reference, measured)
+        target = spaces.resolve_row(self._space, row, reference)
+        if self._fade_left:
+            self._fade(target, end_ns)
+        for part in columns.quaternions:
+            if target[part] @ self._before[part] < 0.0:
+                target[part] *= -1.0
+        self._after = target
+
+    def _reanchor(self, reference: F64, measured: F64) -> None:
+        """Count from the measured pose where the guard has kept the robot from following."""
+        gap = np.abs(reference - measured)
+        if np.any(
+            gap[self.columns.commanded] > self.columns.limits['reanchor'][self.columns.commanded]
+        ):
+            reference[self.columns.commanded] = measured[self.columns.commanded]
+            self._before = np.where(self.columns.commanded, measured, self._before)
+            self.reanchors += 1
+
+    def _fade(self, target: F64, end_ns: int) -> None:
+        old = None if self._faded is None else target_of(self._space, self._faded, end_ns)
+        weight = (self._fade_rows - self._fade_left + 1) / (self._fade_rows + 1)
+        self._fade_left -= 1
+        if old is None:  # the old chunk ends here
+            self._fade_left = 0
+            return
+        mixed = spaces.interpolate(self._space, old, target, weight)
+        target[self.columns.fades] = mixed[self.columns.fades]
+
+    def at(self, fraction: float, slope: float, dt_s: float) -> tuple[F64, F64]:
+        """
+        Return target and velocity (T,), a fraction into the row.
+
+        :param slope: plan time per ROS time; slowing keeps the path and scales the velocity
+        """
+        target = spaces.interpolate(self._space, self._before, self._after, fraction)
+        return target, (self._after - self._before) * (slope / dt_s)
+
+    @property
+    def origin(self) -> F64:
+        """Where the row under way began, shape (T,)."""
+        return self._before
+
+    @property
+    def target(self) -> F64:
+        """Where the row under way ends, shape (T,)."""
+        return self._after
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the target is coming or has come to rest."""
+        return self._stop is not None
+
+    def stop(self, now_ns: int, velocity: F64 | None) -> None:
+        """
+        Come to rest from where the target is: at once, or by the space's acceleration limits.
+
+        :param velocity: shape (T,), at which the row ended; None = at once
+        """
+        assert self.commanded is not None
+        columns = self.columns
+        speed = np.zeros_like(self.commanded) if velocity is None else velocity.copy()
+        speed[~columns.motion | columns.rates] = 0.0
+        for part in columns.quaternions:
+            speed[part] = 0.0
+        falling = np.where(columns.rates, self.commanded, speed) if velocity is not None else speed
+        limit = self._acceleration * columns.limits['max_acceleration']
+        duration = float(np.max(np.abs(falling) / limit, initial=0.0))
+        self._stop = _Stop(self.commanded, speed, now_ns, duration)
+
+    def resting(self, now_ns: int) -> tuple[F64, F64]:
+        """Return target and velocity (T,) of a motion that comes to rest."""
+        stop = self._stop
+        assert stop is not None
+        passed = seconds(now_ns - stop.since_ns)
+        left = max(0.0, 1.0 - passed / stop.duration_s) if stop.duration_s > 0.0 else 0.0
+        moved = 0.5 * stop.duration_s * (1.0 - left * left)
+        target = stop.target + stop.velocity * moved
+        target[self.columns.rates] = left * stop.target[self.columns.rates]
+        return target, stop.velocity * left
+
+
+def target_of(space: ActionSpace, plan: Plan, plan_ns: int) -> F64 | None:
+    """
+    Return what the absolute groups of a plan say for a plan time, shape (T,); None past its end.
+
+    Rows beyond the horizon count: they are discarded for running, not for merging.
+    """
+    place = (plan_ns - plan.start_ns) / plan.dt_ns - 1.0
+    row = int(np.floor(place + 1e-6))
+    if row < 0 or row >= len(plan.actions):
+        return None
+    nothing = np.zeros(space.target_size)
+    before = spaces.resolve_row(space, plan.actions[row], nothing)
+    if row + 1 == len(plan.actions) or place - row < 1e-6:
+        return before if place - row < 1e-6 else None
+    after = spaces.resolve_row(space, plan.actions[row + 1], nothing)
+    return spaces.interpolate(space, before, after, place - row)

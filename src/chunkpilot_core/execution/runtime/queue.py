@@ -1,0 +1,260 @@
+"""The plan that runs and the one that comes next, moved along plan time."""
+
+from collections import deque
+from dataclasses import replace
+
+from chunkpilot_core import spaces
+from chunkpilot_core.execution.base import Strategy
+from chunkpilot_core.execution.runtime.clock import PlanClock
+from chunkpilot_core.execution.runtime.motion import Motion
+from chunkpilot_core.execution.runtime.plan import Plan
+from chunkpilot_core.execution.runtime.stats import Counters
+from chunkpilot_core.types import ActionSpace, F32, F64, HorizonDecision, Observation, seconds
+import numpy as np
+
+POSES = 512  # ticks for which measured and commanded targets are remembered
+LIVE = 32  # chunks that a blending strategy sees
+
+
+class PlanQueue:
+    """
+    Rows in force for one action space.
+
+    Invariants: plan time never goes back; a row starts at most once; of every accepted chunk each
+    row ends up late, executed or discarded.
+    """
+
+    def __init__(self, space: ActionSpace, strategy: Strategy, motion: Motion) -> None:
+        self.clock = PlanClock()
+        self.motion = motion
+        self.active: Plan | None = None
+        self.next: Plan | None = None
+        self.count = Counters()
+        self.decisions: deque[HorizonDecision] = deque(maxlen=16)
+        self.observation: Observation | None = None
+        self.run_tail = False  # past the horizon rather than starve
+        self.decelerate = True  # rather than stop at once
+        self.blend_rows = 0
+        self._space = space
+        self._strategy = strategy
+        self._blends = strategy.offers('blend')
+        self._corrects = strategy.offers('correct')
+        self._live: deque[Plan] = deque(maxlen=LIVE)
+        self._poses: deque[tuple[int, F64, F64]] = deque(maxlen=POSES)
+        self._chunk_start = np.zeros(space.target_size)
+        self._merged_velocity: F64 | None = None
+
+    @property
+    def last(self) -> Plan | None:
+        """The plan that runs last: the one that comes next, else the one in force."""
+        return self.next or self.active
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was commanded since the last restart."""
+        return self.motion.commanded is not None
+
+    @property
+    def remaining_ns(self) -> int:
+        """Plan time left until the horizon ends."""
+        return max(0, self.last.end_ns - self.clock.plan_ns) if self.last else 0
+
+    def plan_at(self, ros_ns: int) -> int:
+        """Return the plan time of a ROS time; it stops where the rows in force end."""
+        plan_ns = self.clock.at(ros_ns)
+        if ros_ns < self.clock.now_ns or self.active is None:
+            return plan_ns
+        return min(plan_ns, max(self.active.end_ns, self.clock.plan_ns))
+
+    def pose_at(self, ros_ns: int) -> tuple[F64, F64] | None:
+        """Return measured and commanded target (T,) at a time, None where nothing is known."""
+        for stamp_ns, measured, commanded in reversed(self._poses):
+            if stamp_ns <= ros_ns:
+                return measured, commanded
+        return self._poses[0][1:] if self._poses else None
+
+    def push(self, plan: Plan) -> None:
+        """Let a plan take over at its next row boundary; one that still waits is discarded."""
+        if self.next is not None:
+            self._retire(self.next)
+        self.next = plan
+        if self._blends:
+            self._live.append(plan)
+
+    def drop(self, now_ns: int) -> None:
+        """Discard all rows; what moves comes to rest."""
+        for plan in (self.active, self.next):
+            if plan is not None:
+                self._retire(plan)
+        if self.started and not self.motion.stopping:
+            _, velocity = self._position(self.clock.plan_ns, self.clock.slope)
+            self.motion.stop(now_ns, velocity if self.decelerate else None)
+        self.active = self.next = None
+        self._live.clear()
+
+    def restart(self, now_ns: int) -> None:
+        """Discard all rows; the next one counts from the measured pose."""
+        self.drop(now_ns)
+        self.motion.commanded = None
+
+    def reset_clock(self, now_ns: int) -> None:
+        """Start over after a jump of the clock; what was commanded is held."""
+        self.drop(now_ns)
+        self.clock.reset(now_ns)
+        self._poses.clear()
+        if self.started:
+            self.motion.stop(now_ns, None)
+
+    def shorten(self, plan: Plan, stop: int, reason: str) -> None:
+        """End a plan's horizon after row ``stop`` - 1, not before the row under way."""
+        stop = max(stop, plan.last_started + 1, plan.first + 1)
+        plan.decision = replace(plan.decision, chosen=stop, reason=reason, cut=True)
+        plan.stop = stop
+        self.decisions.append(plan.decision)
+
+    def advance(self, now_ns: int, slope: float, elapsed_ns: int, measured: F64) -> None:
+        """
+        Move on by one tick.
+
+        :param slope: plan time per ROS time, 0 to 1
+        :param elapsed_ns: ROS time to move by
+        :param measured: shape (T,)
+        """
+        goal_ns = self.clock.plan_ns + round(slope * elapsed_ns)
+        plan_ns = self.clock.plan_ns
+        while True:
+            reach_ns = goal_ns if self.active is None else min(goal_ns, self.active.end_ns)
+            if self.next is not None and (self.active is None or self.next.switch_ns <= reach_ns):
+                if self.active is None:
+                    self.next.begin_now(plan_ns)
+                plan_ns = max(plan_ns, self.next.switch_ns)
+                self._run(now_ns, plan_ns, measured)
+                self._switch(plan_ns, measured)
+                continue
+            if self.active is None:
+                break
+            plan_ns = reach_ns
+            self._run(now_ns, plan_ns, measured)
+            if plan_ns == goal_ns:
+                break
+            if self.next is not None:
+                self.next.begin_now(plan_ns)
+            elif not (self.run_tail and self._extend(self.active)):
+                since_ns = now_ns - round((goal_ns - plan_ns) / slope)
+                self._exhaust(since_ns, slope)
+                break
+        self.clock.advance(now_ns, plan_ns, 0.0 if self.active is None else slope)
+        commanded = self.motion.commanded if self.motion.commanded is not None else measured
+        self._poses.append((now_ns, measured, commanded))
+
+    def target(self, now_ns: int) -> tuple[F64, F64]:
+        """Return target and velocity (T,) now, and remember them as commanded."""
+        if self.active is None:
+            target, velocity = self.motion.resting(now_ns)
+        else:
+            target, velocity = self._position(self.clock.plan_ns, self.clock.slope)
+        self.motion.commanded = target
+        return target, velocity
+
+    def prefix(self) -> tuple[int, F64, F64] | None:
+        """
+        Return the rows that run or may run before an answer.
+
+        :returns: the first row, and targets and velocities (R, T) up to the end of the chunk
+        """
+        plan = self.active
+        if plan is None or plan.last_started < plan.first:
+            return None
+        target = self.motion.target
+        rows = plan.actions[plan.last_started + 1 :]
+        start = self._chunk_start if self.motion.columns.chunk_start.any() else target
+        targets = np.vstack((target[None], spaces.resolve(self._space, rows, start)))
+        moved = np.diff(targets, axis=0, prepend=self.motion.origin[None])
+        return plan.last_started, targets, moved / seconds(plan.dt_ns)
+
+    def _position(self, plan_ns: int, slope: float) -> tuple[F64, F64]:
+        plan = self.active
+        if plan is None:
+            return self.motion.resting(self.clock.now_ns)
+        begun = plan.last_started >= plan.first
+        passed = (plan_ns - plan.row_ns(plan.last_started)) / plan.dt_ns if begun else 1.0
+        return self.motion.at(min(passed, 1.0), slope, seconds(plan.dt_ns))
+
+    def _run(self, now_ns: int, to_ns: int, measured: F64) -> None:
+        """Start every row that begins before ``to_ns``."""
+        plan = self.active
+        while plan is not None and plan.last_started + 1 < plan.stop:
+            row = plan.last_started + 1
+            if to_ns <= plan.row_ns(row):
+                return
+            end_ns = plan.row_ns(row + 1)
+            self.motion.enter(self._row(plan, row), measured, self._chunk_start, end_ns)
+            plan.last_started = row
+            self.count.ages_s.append(seconds(now_ns - plan.chunk.observation_stamp_ns))
+            if self._merged_velocity is not None:
+                self._count_merge(self._merged_velocity, seconds(plan.dt_ns))
+                self._merged_velocity = None
+
+    def _row(self, plan: Plan, row: int) -> F32:
+        actions: F32 = plan.actions[row]
+        if self._blends:
+            actions = self._strategy.blend(self._predictions(plan.row_ns(row)))
+        if self._corrects and self.observation is not None:
+            actions = self._strategy.correct(actions, self.observation)
+        return actions
+
+    def _predictions(self, at_ns: int) -> F32:
+        found: list[F32] = []
+        for plan in self._live:
+            if plan is self.next:
+                continue
+            row = round((at_ns - plan.start_ns) / plan.dt_ns)
+            if 0 <= row < len(plan.actions):
+                found.append(plan.actions[row])
+        return np.array(found)
+
+    def _switch(self, plan_ns: int, measured: F64) -> None:
+        old, new = self.active, self.next
+        assert new is not None
+        if old is not None:
+            anchor, self._merged_velocity = self._position(plan_ns, 1.0)
+            self._retire(old, plan_ns)
+        else:
+            anchor = measured if self.motion.commanded is None else self.motion.commanded
+        self.motion.start(anchor)
+        self.motion.fade_from(old, self.blend_rows)
+        pose = self.pose_at(new.chunk.start_ns)
+        self._chunk_start = measured if pose is None else pose[0]
+        self.active, self.next = new, None
+
+    def _count_merge(self, old: F64, dt_s: float) -> None:
+        motion, limits = self.motion.columns.motion, self.motion.columns.limits
+        change = np.abs(self.motion.at(1.0, 1.0, dt_s)[1] - old)[motion]
+        step = float(np.max(change / limits['max_velocity'][motion], initial=0.0))
+        jerk = float(np.max(change / dt_s**2 / limits['max_jerk'][motion], initial=0.0))
+        self.count.merges += 1
+        self.count.largest_merge_step = max(self.count.largest_merge_step, step)
+        self.count.largest_merge_jerk = max(self.count.largest_merge_jerk, jerk)
+
+    def _extend(self, plan: Plan) -> bool:
+        if plan.decision.cut or plan.stop == plan.chunk.horizon:
+            return False
+        plan.stop += 1
+        plan.decision = replace(plan.decision, chosen=plan.stop, reason='late')
+        self.decisions.append(plan.decision)
+        return True
+
+    def _exhaust(self, since_ns: int, slope: float) -> None:
+        plan = self.active
+        assert plan is not None
+        target, velocity = self.motion.at(1.0, slope, seconds(plan.dt_ns))
+        self.motion.commanded = target
+        self._retire(plan, plan.end_ns)
+        self.active = None
+        self.motion.stop(since_ns, velocity if self.decelerate else None)
+
+    def _retire(self, plan: Plan, plan_ns: int | None = None) -> None:
+        done = plan.rows_done(self.clock.plan_ns if plan_ns is None else plan_ns)
+        self.count.executed_rows += done
+        self.count.late_rows += plan.first
+        self.count.discarded_rows += plan.chunk.horizon - plan.first - done
