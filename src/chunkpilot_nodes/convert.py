@@ -8,6 +8,7 @@ twentieth of a numpy array.
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from builtin_interfaces.msg import Time
@@ -20,6 +21,7 @@ from chunkpilot.msg import (
     Command,
     CommandGroup,
     ExecutedRows,
+    ExecutionStats,
     GuardEvent,
     GuardState,
     HorizonDecision,
@@ -30,10 +32,13 @@ from chunkpilot.msg import (
     PolicyInfo,
     PolicyVersion,
     SafetyVerdict,
+    SimScene,
     Task,
 )
 from chunkpilot_core import types
 from chunkpilot_core.errors import InvalidDataError
+from chunkpilot_core.sim.scene import Scene
+from geometry_msgs.msg import Pose
 import numpy as np
 from numpy.typing import NDArray
 from sensor_msgs.msg import JointState
@@ -754,6 +759,26 @@ def horizon_from_msg(msg: HorizonDecision) -> types.HorizonDecision:
     )
 
 
+def execution_stats_to_msg(value: types.ExecutionStats) -> ExecutionStats:
+    """Translate the counters of the execution; names and order are those of the dataclass."""
+    msg = ExecutionStats(since=to_time(value.since_ns))
+    msg.header.stamp = to_time(value.stamp_ns)
+    for field in fields(value):
+        if field.name not in ('stamp_ns', 'since_ns'):
+            setattr(msg, field.name, getattr(value, field.name))
+    return msg
+
+
+def execution_stats_from_msg(msg: ExecutionStats) -> types.ExecutionStats:
+    """Translate the counters of the execution."""
+    names = {field.name for field in fields(types.ExecutionStats)} - {'stamp_ns', 'since_ns'}
+    return types.ExecutionStats(
+        stamp_ns=to_ns(msg.header.stamp),
+        since_ns=to_ns(msg.since),
+        **{name: getattr(msg, name) for name in names},
+    )
+
+
 def space_to_msg(value: types.ActionSpace) -> ActionSpace:
     """Translate an action space."""
     return ActionSpace(
@@ -922,6 +947,56 @@ def learner_status_to_msg(value: types.LearnerStatus, stamp_ns: int) -> LearnerS
     )
     msg.header.stamp = to_time(stamp_ns)
     return msg
+
+
+def scene_to_msg(value: Scene, frame: str = 'world') -> SimScene:
+    """Translate the simulator's ground truth; counters are the sender's to fill."""
+    msg = SimScene(
+        seed=int(value.seed),
+        task_kind=value.task_kind,
+        joint_names=list(value.joint_names),
+        joint_positions=f64(value.joint_positions),
+        bodies=list(value.bodies),
+        poses=[
+            pose_to_msg(Pose(), position, orientation)
+            for position, orientation in zip(value.positions, value.orientations, strict=True)
+        ],
+        goal=f32(value.goal),
+        success=bool(value.success),
+    )
+    msg.header.stamp = to_time(value.stamp_ns)
+    msg.header.frame_id = frame
+    return msg
+
+
+def scene_from_msg(msg: SimScene) -> Scene:
+    """
+    Translate the simulator's ground truth.
+
+    :raises InvalidDataError: names and values of different lengths
+    """
+    poses = [
+        (p.position.x, p.position.y, p.position.z, o.x, o.y, o.z, o.w)
+        for p, o in ((pose, pose.orientation) for pose in msg.poses)
+    ]
+    if len(poses) != len(msg.bodies) or len(msg.joint_positions) != len(msg.joint_names):
+        raise InvalidDataError(
+            f'scene: {len(msg.bodies)} bodies, {len(poses)} poses, {len(msg.joint_names)} joints, '
+            f'{len(msg.joint_positions)} joint positions'
+        )
+    numbers = np.array(poses, np.float64).reshape(-1, 7)
+    return Scene(
+        to_ns(msg.header.stamp),
+        tuple(msg.joint_names),
+        _doubles(msg.joint_positions),
+        tuple(msg.bodies),
+        numbers[:, :3],
+        numbers[:, 3:],
+        _doubles(msg.goal),
+        bool(msg.success),
+        int(msg.seed),
+        msg.task_kind,
+    )
 
 
 def _check_hash(space: types.ActionSpace) -> None:

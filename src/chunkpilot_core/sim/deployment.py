@@ -71,9 +71,13 @@ class ActionChannel:
 
     def reset(self, joints: F64) -> None:
         """Forget what is on its way; displacements count from ``joints`` (J,)."""
-        self._waiting.clear()
+        self.flush()
         self._last = joints[: self._arm].copy()
         self._anchor = self._kinematics.forward(self._last).position
+
+    def flush(self) -> None:
+        """Drop what is on its way."""
+        self._waiting.clear()
 
     def put(self, now_ns: int, targets: F64) -> None:
         """Take a command (J,) in."""

@@ -101,7 +101,7 @@ class Renderer:
 
 
 class _Arm:
-    """The robot with coarse meshes; stands in for panda-gym's where a task only asks for the tool."""
+    """The robot with coarse meshes, in place of panda-gym's."""
 
     def __init__(self, client: Any, robot: Robot) -> None:
         with tempfile.TemporaryDirectory(prefix='chunkpilot-') as folder:
@@ -142,7 +142,7 @@ def projection_matrix(camera: Camera) -> list[float]:
     """
     Return OpenGL's projection matrix, column by column, for any principal point.
 
-    PyBullet draws the optical axis at (w / 2, h / 2 - 1): see :func:`chunkpilot_core.camera.orbit`.
+    PyBullet draws the optical axis at (w / 2, h / 2 - 1), as :func:`camera.orbit` has it.
     """
     w, h = camera.width, camera.height
     matrix = np.zeros((4, 4))
@@ -158,6 +158,6 @@ def projection_matrix(camera: Camera) -> list[float]:
 
 def add_noise(pixels: NDArray[np.uint8], sd: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Return pixels with Gaussian noise of ``sd`` grey levels, rounded and clipped."""
-    noise = rng.standard_normal(pixels.shape, np.float32)
-    noisy = pixels + np.float32(sd) * noise
-    return np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
+    noisy = pixels + np.float32(sd) * rng.standard_normal(pixels.shape, np.float32)
+    rounded: NDArray[np.uint8] = np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
+    return rounded

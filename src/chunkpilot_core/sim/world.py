@@ -101,7 +101,36 @@ class World:
         :raises InvalidDataError: wrong shape, not finite, or far outside the limits; the last
             targets stay in force
         """
-        self._channel.put(self.time_ns, self._checked(targets))
+        self._channel.put(self.time_ns, self.check(targets))
+
+    def check(self, targets: F64) -> F64:
+        """
+        Return joint targets (J,) as an own array, without taking them.
+
+        :raises InvalidDataError: wrong shape, not finite, or far outside the limits
+        """
+        try:
+            values = np.array(targets, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidDataError(f'joint targets {targets!r}: {error}') from error
+        if values.shape != self._lower.shape:
+            raise InvalidDataError(
+                f'joint targets of shape {values.shape}, must be {self._lower.shape}'
+            )
+        within = (values >= self._lower) & (values <= self._upper)  # NaN is not
+        bad = np.flatnonzero(~within)
+        if len(bad):
+            i = int(bad[0])
+            raise InvalidDataError(
+                f'target of {self.robot.joints[i]} is {values[i]}, '
+                f'allowed {self._lower[i]:.4g} to {self._upper[i]:.4g}'
+            )
+        return values
+
+    def hold(self) -> None:
+        """Stay where the arm is now, whatever was commanded or is still on its way."""
+        self._targets = self.joint_state().positions
+        self._channel.flush()
 
     def step(self, targets: F64 | None = None) -> None:
         """
@@ -165,6 +194,12 @@ class World:
         self._sim.close()
 
     @property
+    def targets(self) -> F64:
+        """What the motors go to now, shape (J,)."""
+        targets: F64 = self._targets.copy()
+        return targets
+
+    @property
     def _client(self) -> Any:
         return self._sim.physics_client
 
@@ -205,20 +240,3 @@ class World:
             )
         found = [names[joint] for joint in self.robot.joints]
         return [index for index, _ in found], [force for _, force in found]
-
-    def _checked(self, targets: F64) -> F64:
-        values = np.array(targets, np.float64)
-        if values.shape != self._lower.shape:
-            raise InvalidDataError(
-                f'joint targets of shape {values.shape}, must be {self._lower.shape}'
-            )
-        bad = np.flatnonzero(
-            ~((values >= self._lower) & (values <= self._upper))
-        )  # NaN is bad, too
-        if len(bad):
-            i = int(bad[0])
-            raise InvalidDataError(
-                f'target of {self.robot.joints[i]} is {values[i]}, '
-                f'allowed {self._lower[i]:.4g} to {self._upper[i]:.4g}'
-            )
-        return values
