@@ -41,7 +41,7 @@ class TrackerConfig:
     table_z_m: float = option(0.0, 'height of the table top in the world', unit='m')
     noise_m: float = option(0.002, 'error (1 sd) of an unhidden detection', unit='m', min=1e-4)
     clear_quality: float = option(
-        0.8, 'visible / expected pixels above which a cube counts as unhidden', min=0.1, max=1.0
+        0.95, 'visible / expected pixels above which a cube counts as unhidden', min=0.1, max=1.0
     )
     near_tool_m: float = option(0.10, 'nearer than this the tool may move an object', unit='m')
     drift_near_m: float = option(0.05, 'sd that a second near the tool adds', unit='m', min=0.0)
@@ -65,6 +65,7 @@ class Tracker:
         self.held = False
         self._variance = 0.0
         self._offset = np.zeros(3)
+        self._tool = np.zeros(3)
         self._quality = math.nan
         self._seen_ns = 0
         self._now_ns = 0
@@ -79,11 +80,13 @@ class Tracker:
         """Bring the estimate to the time of ``robot``; call it with every measured state."""
         passed_s, self._now_ns = seconds(robot.stamp_ns - self._now_ns), robot.stamp_ns
         if self.position is None:
+            self._tool = robot.tool.position
             return
         if self.held:
             self.position = self._in_gripper(robot)
         else:
             self.position = self._pushed(self.position, robot)
+        self._tool = robot.tool.position
         self._variance += self._drift(robot) ** 2 * max(passed_s, 0.0)
         self._track.append((robot.stamp_ns, self.position))
 
@@ -202,12 +205,16 @@ class Tracker:
             return position
         axis = 0 if inside[0] < inside[1] else 1
         side = math.copysign(inside[axis], offset[axis])
+        # friction: a pushed cube goes along with the fingers sideways, too
+        step = robot.tool.rotation.T @ (robot.tool.position - self._tool)
         moved = position + side * robot.tool.rotation[:, axis]
+        moved = moved + step[1 - axis] * robot.tool.rotation[:, 1 - axis]
         return np.array([moved[0], moved[1], position[2]])
 
     def _slack(self, quality: float) -> float:
         hidden = max(0.0, self.config.clear_quality - quality) / self.config.clear_quality
-        return hidden * self.config.size_m / 2
+        # half of what is hidden; seen at a slant, a cube covers 2.2 times its edge of the table
+        return 1.1 * hidden * self.config.size_m
 
     def _see_resting(self, camera: Camera, found: Detection, stamp_ns: int) -> None:
         place = locate(camera, found, self.height, self.config.size_m)
