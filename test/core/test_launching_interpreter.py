@@ -245,7 +245,7 @@ def test_executable_keeps_substituted_paths_whole(tmp_path, monkeypatch):
 )
 def test_errors_name_file_line_and_what_is_allowed(tmp_path, prefix, text, message):
     with pytest.raises(
-        LaunchError, match='test.launch.yaml' + message if message[0] == ':' else message
+        LaunchError, match=r'test.launch.yaml' + message if message[0] == ':' else message
     ):
         run(tmp_path, text)
 
@@ -261,9 +261,9 @@ def test_arguments_are_checked(tmp_path):
         - {value: upcycling}
         - {value: fixed}
     """
-    with pytest.raises(UnknownNameError, match="'stratgy'. Did you mean 'strategy'"):
+    with pytest.raises(UnknownNameError, match=r"'stratgy'. Did you mean 'strategy'"):
         run(tmp_path, text, stratgy='fixed')
-    with pytest.raises(LaunchError, match=":3: .*'fixd'. Did you mean 'fixed'"):
+    with pytest.raises(LaunchError, match=r":3: .*'fixd'. Did you mean 'fixed'"):
         run(tmp_path, text, strategy='fixd')
     argument = interpreter.declared(write(tmp_path, text))['strategy']
     assert argument.default == 'upcycling'
@@ -272,12 +272,12 @@ def test_arguments_are_checked(tmp_path):
 
 def test_launch_files_are_found_by_bare_name():
     assert interpreter.find('demo').name == 'demo.launch.yaml'
-    with pytest.raises(UnknownNameError, match='demo.launch.yaml'):
+    with pytest.raises(UnknownNameError, match=r'demo.launch.yaml'):
         interpreter.find('dmo.launch.yaml')
 
 
 def test_no_environment_is_said(tmp_path, monkeypatch):
     monkeypatch.delenv('AMENT_PREFIX_PATH')
     assert 'AMENT_PREFIX_PATH' not in os.environ
-    with pytest.raises(LaunchError, match='source env.sh'):
+    with pytest.raises(LaunchError, match=r'source env.sh'):
         run(tmp_path, 'launch: [{node: {pkg: robot, exec: arm}}]')

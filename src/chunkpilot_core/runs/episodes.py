@@ -1,0 +1,385 @@
+"""
+The order of things in a run of episodes, as one generator that is resumed by a timer.
+
+Per episode: everybody is ready, guard disarmed, simulator reset, task announced, guard armed
+explicitly, arm at home, START, watch, outcome, END. Nothing here waits: services are asked for by
+effects, answers come back by :meth:`Run.answer`, and every wait has a time-out with its reason.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+
+from chunkpilot_core.config import option
+from chunkpilot_core.errors import ChunkpilotError
+from chunkpilot_core.robot import Robot
+from chunkpilot_core.runs.world import World
+from chunkpilot_core.types import ArmState, EpisodeOutcome, nanoseconds, seconds, Task
+
+Wait = Generator[None, None, None]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """How patient a run is."""
+
+    ready_timeout_s: float = option(
+        60.0, 'time in which every node must be ready', unit='s', min=0.1, max=600.0
+    )
+    service_timeout_s: float = option(
+        3.0, 'time in which a service must answer', unit='s', min=0.1, max=60.0
+    )
+    arm_timeout_s: float = option(
+        10.0, 'time in which the guard must let itself be armed', unit='s', min=0.1, max=60.0
+    )
+    move_timeout_s: float = option(
+        15.0, 'time in which the arm must reach its start pose', unit='s', min=0.1, max=120.0
+    )
+    observation_timeout_s: float = option(
+        5.0, 'time in which perception must have seen the new scene', unit='s', min=0.1, max=60.0
+    )
+    hold_grace_s: float = option(
+        1.0, 'a hold of the guard that lasts longer aborts', unit='s', min=0.0, max=60.0
+    )
+    silence_s: float = option(
+        1.0,
+        'a node that sends all the time and is silent for longer is dead',
+        unit='s',
+        min=0.1,
+        max=60.0,
+    )
+    home_tolerance_rad: float = option(
+        0.02, 'joints nearer to home than this need no move', unit='rad', min=0.001, max=1.0
+    )
+    max_failed_starts: int = option(
+        3,
+        'episodes in a row that could not be started, after which a run gives up',
+        min=1,
+        max=100,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Effect: call a service and hand the answer to :meth:`Run.answer`."""
+
+    number: int
+    service: str
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Effect: publish the task in force."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Effect: publish that an episode starts."""
+
+    episode_id: str
+    task: Task
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Effect: publish outcome and end of an episode; ``started``: whether START went out."""
+
+    episode_id: str
+    task: Task
+    seed: int
+    outcome: EpisodeOutcome
+    reason: str
+    duration_s: float
+    started: bool = True
+
+
+Effect = Call | Announce | Start | Finish
+
+
+class NotPossibleError(ChunkpilotError):
+    """Something that an episode needs did not come about; the message says what and why."""
+
+
+class Run:
+    """Some episodes of one task in a row; :meth:`tick` it some ten times a second."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        robot: Robot,
+        world: World,
+        run_id: str,
+        task_kind: str,
+        episodes: int,
+        seed: int,
+        timeout_s: float,
+    ) -> None:
+        """
+        Prepare a run.
+
+        :param world: filled by the caller
+        :param run_id: begins every episode's id
+        :param seed: of the first episode, +1 each
+        :param timeout_s: [s] of ROS time per episode
+        """
+        self.config, self.robot, self.world = config, robot, world
+        self.run_id, self.task_kind = run_id, task_kind
+        self.episodes, self.seed, self.timeout_s = episodes, seed, timeout_s
+        self.episode = 0
+        self.phase = 'waiting'
+        self.outcome = EpisodeOutcome.UNKNOWN
+        self.finished: list[Finish] = []
+        self.failure = ''
+        self.done = False
+        self._now_ns = self._steady_ns = self._started_ns = 0
+        self._cancelled = False
+        self._calls = 0
+        self._answers: dict[int, tuple[bool, str, Task | None]] = {}
+        self._effects: list[Effect] = []
+        self._generator = self._run()
+
+    @property
+    def episode_id(self) -> str:
+        """Id of the episode in progress."""
+        return f'{self.run_id}-{self.episode + 1:03d}'
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the episode in progress has run [s]."""
+        return seconds(self._now_ns - self._started_ns) if self.phase == 'running' else 0.0
+
+    def tick(self, now_ns: int, steady_ns: int) -> list[Effect]:
+        """
+        Go on as far as possible.
+
+        :param now_ns: ROS time, which may stand still when the simulator is dead
+        :param steady_ns: steady clock
+        :returns: what the caller has to do now, in this order
+        """
+        self._now_ns, self._steady_ns = now_ns, steady_ns
+        if not self.done:
+            try:
+                next(self._generator)
+            except StopIteration:
+                self.done = True
+        effects, self._effects = self._effects, []
+        return effects
+
+    def answer(self, number: int, success: bool, message: str, task: Task | None = None) -> None:
+        """Hand in the answer to a :class:`Call`."""
+        self._answers[number] = (success, message, task)
+
+    def cancel(self) -> None:
+        """End the run at the next tick: the episode in progress is aborted, the guard disarmed."""
+        self._cancelled = True
+
+    # ---- the order of things --------------------------------------------------------------------
+
+    def _run(self) -> Wait:
+        failed = 0
+        for index in range(self.episodes):
+            self.episode = index
+            yield from self._episode()
+            last = self.finished[-1]
+            failed = 0 if last.started else failed + 1
+            if self._cancelled:
+                self.failure = 'cancelled'
+                break
+            if failed >= self.config.max_failed_starts:
+                self.failure = f'{failed} episodes in a row could not be started: {last.reason}'
+                break
+        try:
+            yield from self._disarm()
+        except NotPossibleError as error:
+            self.failure = self.failure or f'the guard stays as it is: {error}'
+        self.phase = 'done'
+
+    def _episode(self) -> Wait:
+        seed = self.seed + self.episode
+        task = Task('', self.task_kind)
+        started = False
+        try:
+            self.phase = 'waiting'
+            yield from self._until(self._unready, self.config.ready_timeout_s)
+            self.phase = 'resetting'
+            yield from self._disarm()
+            task = yield from self._reset(seed)
+            self._effects.append(Announce(task))
+            self.phase = 'arming'
+            yield from self._arm()
+            self.phase = 'moving'
+            yield from self._go_home()
+            yield from self._until(lambda: self._blind(task), self.config.observation_timeout_s)
+            self._started_ns, started = self._now_ns, True
+            self.phase = 'running'
+            self._effects.append(Start(self.episode_id, task, seed))
+            outcome, reason = yield from self._watch()
+        except NotPossibleError as error:
+            outcome, reason = EpisodeOutcome.ABORTED, str(error)
+        duration_s = seconds(self._now_ns - self._started_ns) if started else 0.0
+        end = Finish(self.episode_id, task, seed, outcome, reason, duration_s, started)
+        self.phase, self.outcome = 'done', outcome
+        self.finished.append(end)
+        self._effects.append(end)
+        yield
+
+    def _disarm(self) -> Wait:
+        """Bring the guard to DISARMED from wherever it is; its refusal is passed on."""
+        deadline = self._deadline(self.config.arm_timeout_s)
+        while self.world.state is not ArmState.DISARMED:
+            if self.world.state in (ArmState.STOPPED, ArmState.ESTOP):
+                service = 'guard/reset'
+            else:
+                service = 'guard/disarm'
+            success, message, _ = yield from self._call(service)
+            if not success and self._steady_ns > deadline:
+                raise NotPossibleError(f'{service}: {message}')
+            yield from self._pause(0.02 if success else 0.3)
+            if self._steady_ns > deadline:
+                raise NotPossibleError(f'{service}: the guard did not follow')
+
+    def _reset(self, seed: int) -> Generator[None, None, Task]:
+        success, message, task = yield from self._call('sim/reset', seed)
+        if not success or task is None:
+            raise NotPossibleError(f'sim/reset: {message or "no task in the answer"}')
+        # The simulator counts anew after a restart; a task's id must never come back.
+        return replace(task, id=f'{task.kind}-{seed}-{self.episode_id}')
+
+    def _arm(self) -> Wait:
+        deadline = self._deadline(self.config.arm_timeout_s)
+        while True:
+            success, message, _ = yield from self._call('guard/arm')
+            if success:
+                break
+            if self._steady_ns > deadline:
+                raise NotPossibleError(f'guard/arm: {message}')
+            yield from self._pause(0.2)
+        yield from self._until(
+            lambda: (
+                '' if self.world.state is ArmState.ARMED else 'guard/arm: the guard did not follow'
+            ),
+            self.config.service_timeout_s,
+        )
+
+    def _go_home(self) -> Wait:
+        names, home = self.robot.arm_joints, self.robot.home
+        if self.world.away_from(names, home) < self.config.home_tolerance_rad:
+            return
+        success, message, _ = yield from self._call('guard/move_to')
+        if not success:
+            raise NotPossibleError(f'guard/move_to: {message}')
+        yield from self._until(self._on_the_way, self.config.move_timeout_s)
+
+    def _watch(self) -> Generator[None, None, tuple[EpisodeOutcome, str]]:
+        sessions = self.world.sessions()
+        held_ns: int | None = None
+        while True:
+            yield
+            trouble = self._trouble(sessions)
+            if trouble:
+                return EpisodeOutcome.ABORTED, trouble
+            if self.world.success and self.world.scene_ns > self._started_ns:
+                return EpisodeOutcome.SUCCESS, 'the task is solved'
+            if self.elapsed_s > self.timeout_s:
+                return EpisodeOutcome.FAILURE, f'not solved within {self.timeout_s:g} s'
+            if self.world.state is not ArmState.HOLD:
+                held_ns = None
+            elif held_ns is None:
+                held_ns = self._steady_ns
+            elif seconds(self._steady_ns - held_ns) > self.config.hold_grace_s:
+                return EpisodeOutcome.ABORTED, f'the guard holds: {self._causes()}'
+
+    # ---- what it looks at -----------------------------------------------------------------------
+
+    def _unready(self) -> str:
+        """Return what an episode still has to wait for, '' for nothing."""
+        world = self.world
+        for node in ('sim', 'guard', 'perception'):
+            if world.silent_s(node, self._steady_ns) > self.config.silence_s:
+                return f'{node} is not heard of'
+        if world.guard is None:
+            return 'the guard has not told its state'
+        if not world.policy_ready:
+            return f'the policy is not ready: {world.policy_state}'
+        if 'execution' not in world.heard or self._silent_execution():
+            return 'execution is not heard of'
+        return ''
+
+    def _blind(self, task: Task) -> str:
+        """Return why perception is not yet there for a task, '' if it is."""
+        if self.world.observed_task != task.id:
+            return 'perception has not taken over the task'
+        return self.world.observation_bad
+
+    def _on_the_way(self) -> str:
+        guard = self.world.guard
+        if guard is None or guard.state is not ArmState.ARMED:
+            raise NotPossibleError(f'guard/move_to: {self._causes()}')
+        # Not by guard.at_target: it may still speak of the move before.
+        away = self.world.away_from(self.robot.arm_joints, self.robot.home)
+        if not guard.moving and away < self.config.home_tolerance_rad:
+            return ''
+        return f'guard/move_to: the arm is {away:.3f} rad from home'
+
+    def _trouble(self, sessions: dict[str, int]) -> str:
+        """Return what makes going on with an episode pointless, '' for nothing."""
+        if self._cancelled:
+            return 'cancelled'
+        world = self.world
+        for node, session in world.sessions().items():
+            if sessions.get(node, session) != session:
+                return f'{node} was started again'
+        for node in ('sim', 'guard', 'perception'):
+            silent_s = world.silent_s(node, self._steady_ns)
+            if silent_s > self.config.silence_s:
+                return f'{node} is dead: silent for {silent_s:.1f} s'
+        if self._silent_execution():
+            return 'execution is dead: silent'
+        if world.state not in (ArmState.ARMED, ArmState.HOLD):
+            return (
+                f'the guard is {world.state.name if world.state else "unknown"}: {self._causes()}'
+            )
+        return ''
+
+    def _silent_execution(self) -> bool:
+        # It sends its statistics once a second.
+        return self.world.silent_s('execution', self._steady_ns) > 1.5 + self.config.silence_s
+
+    def _causes(self) -> str:
+        guard = self.world.guard
+        return '; '.join(guard.causes) or 'no cause given' if guard else 'not heard of'
+
+    # ---- waiting without blocking ---------------------------------------------------------------
+
+    def _call(
+        self, service: str, seed: int = 0
+    ) -> Generator[None, None, tuple[bool, str, Task | None]]:
+        self._calls += 1
+        number = self._calls
+        self._effects.append(Call(number, service, seed))
+        deadline = self._deadline(self.config.service_timeout_s)
+        while number not in self._answers:
+            if self._steady_ns > deadline:
+                return False, f'no answer within {self.config.service_timeout_s:g} s', None
+            yield
+        return self._answers.pop(number)
+
+    def _until(self, what_is_missing: Callable[[], str], timeout_s: float) -> Wait:
+        deadline = self._deadline(timeout_s)
+        while missing := what_is_missing():
+            if self._cancelled:
+                raise NotPossibleError('cancelled')
+            if self._steady_ns > deadline:
+                raise NotPossibleError(f'{missing} (waited {timeout_s:g} s)')
+            yield
+
+    def _pause(self, duration_s: float) -> Wait:
+        deadline = self._deadline(duration_s)
+        while self._steady_ns < deadline:
+            yield
+
+    def _deadline(self, duration_s: float) -> int:
+        return self._steady_ns + nanoseconds(duration_s)

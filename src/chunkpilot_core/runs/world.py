@@ -1,0 +1,55 @@
+"""What is known of the other nodes of the graph: newest state, when it came, which session."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chunkpilot_core.types import ArmState, F64, GuardStatus, seconds
+
+
+@dataclass(slots=True)
+class Heard:
+    """When something was last heard from a node (steady clock), and in which session."""
+
+    steady_ns: int
+    session: int
+
+
+@dataclass(slots=True)
+class World:
+    """Everything that decides how an episode goes on; filled by whoever hears it."""
+
+    guard: GuardStatus | None = None
+    success: bool = False
+    scene_ns: int = 0
+    joints: Mapping[str, float] = field(default_factory=dict)
+    policy_ready: bool = False
+    policy_state: str = 'not heard of'
+    policy_task: str = ''
+    observed_task: str = ''
+    observation_bad: str = 'no observation yet'
+    heard: dict[str, Heard] = field(default_factory=dict)
+
+    def hear(self, node: str, session: int, steady_ns: int) -> None:
+        """Note a sign of life."""
+        self.heard[node] = Heard(steady_ns, session)
+
+    def sessions(self) -> dict[str, int]:
+        """Return the session of every node heard of."""
+        return {node: entry.session for node, entry in self.heard.items()}
+
+    def silent_s(self, node: str, steady_ns: int) -> float:
+        """Return for how long a node has been silent [s]; infinite where it was never heard."""
+        entry = self.heard.get(node)
+        return seconds(steady_ns - entry.steady_ns) if entry else float('inf')
+
+    @property
+    def state(self) -> ArmState | None:
+        """The guard's state, None before it is known."""
+        return self.guard.state if self.guard else None
+
+    def away_from(self, names: tuple[str, ...], positions: F64 | tuple[float, ...]) -> float:
+        """Return the largest distance of a joint from a position [rad]; infinite if unknown."""
+        if not all(name in self.joints for name in names):
+            return float('inf')
+        pairs = zip(names, positions, strict=True)
+        return max(abs(self.joints[name] - float(position)) for name, position in pairs)

@@ -1,0 +1,322 @@
+"""
+The action ``run_task``: episodes one after the other, their outcomes, and the numbers of the run.
+
+The order of things is :class:`chunkpilot_core.runs.episodes.Run`; this file hears, calls and
+publishes for it. Nothing in here blocks: services are called asynchronously, waits are ticks.
+"""
+
+from dataclasses import dataclass
+import json
+from pathlib import Path
+import time
+from typing import Any
+
+from chunkpilot.action import RunTask
+from chunkpilot.msg import (
+    EpisodeEvent,
+    ExecutionStats,
+    GuardState,
+    Observation,
+    Outcome,
+    PolicyInfo,
+    SafetyVerdict,
+    SimScene,
+)
+from chunkpilot.msg import Task as TaskMsg
+from chunkpilot.srv import GuardCommand, MoveTo, SimReset
+from chunkpilot_core import registry, robot, types
+from chunkpilot_core.config import option
+from chunkpilot_core.errors import ChunkpilotError
+from chunkpilot_core.runs.episodes import Announce, Call, Effect, Finish, Run, RunConfig, Start
+from chunkpilot_core.runs.summary import Tally, write_json
+from chunkpilot_core.runs.world import World
+from chunkpilot_nodes import convert, params, qos, spin
+from chunkpilot_nodes.monitor import Load, Restarts, versions
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.clock import Clock, ClockType
+from rclpy.task import Future
+
+PERIOD_S = 0.02
+GUARD_SERVICES = ('guard/arm', 'guard/disarm', 'guard/reset')
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the task node works with."""
+
+    robot: str = option('panda', 'robot YAML file, or a name in config/robots')
+    summary: str = option('', 'file that the summary of a run is written to; empty = none')
+
+
+class TaskNode(spin.SupervisedNode):
+    """Serves one run of episodes at a time."""
+
+    def __init__(self) -> None:
+        super().__init__('task_node')
+        self._config = params.declare(self, Config)
+        self._run_config = params.declare(self, RunConfig)
+        self._robot = robot.load(self._config.robot)
+        self._world, self._tally = World(), Tally()
+        self._run: Run | None = None
+        self._goal: ServerGoalHandle | None = None
+        self._finished: Future | None = None
+        self._policy = PolicyInfo()
+        self._restarts, self._load = Restarts(self), Load()
+        self._connect()
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(PERIOD_S, self._tick, clock=steady)
+        self.create_timer(1.0, self._sample, clock=steady)
+        self.get_logger().info(f'robot {self._robot.name}, waiting for run_task goals')
+
+    def _connect(self) -> None:
+        for kind, topic, callback, profile in (
+            (GuardState, 'guard/state', self._on_guard, qos.LATCHED),
+            (SafetyVerdict, 'verdict', self._on_verdict, qos.VERDICT),
+            (SimScene, 'sim/scene', self._on_scene, qos.SENSOR),
+            (PolicyInfo, 'policy/info', self._on_policy, qos.LATCHED),
+            (Observation, 'observation', self._on_observation, qos.RELIABLE_10),
+            (ExecutionStats, 'execution_stats', self._on_stats, qos.RELIABLE_10),
+        ):
+            self.create_subscription(kind, topic, callback, profile)
+        self._tasks = self.create_publisher(TaskMsg, 'task', qos.LATCHED)
+        self._episodes = self.create_publisher(EpisodeEvent, 'episode', qos.LATCHED)
+        self._outcomes = self.create_publisher(Outcome, 'outcome', qos.LATCHED)
+        self._remote = {name: self.create_client(GuardCommand, name) for name in GUARD_SERVICES}
+        self._remote['guard/move_to'] = self.create_client(MoveTo, 'guard/move_to')
+        self._remote['sim/reset'] = self.create_client(SimReset, 'sim/reset')
+        self._server = ActionServer(
+            self,
+            RunTask,
+            'run_task',
+            self._execute,
+            goal_callback=self._on_goal,
+            cancel_callback=self._on_cancel,
+        )
+
+    # ---- what it hears --------------------------------------------------------------------------
+
+    def _on_guard(self, msg: GuardState) -> None:
+        self._world.guard = convert.guard_state_from_msg(msg)
+        self._world.hear('guard', int(msg.session), time.monotonic_ns())
+
+    def _on_verdict(self, msg: SafetyVerdict) -> None:
+        self._world.hear('guard', int(msg.session), time.monotonic_ns())
+        if self._run is not None:
+            self._tally.add_counters(int(msg.session), tuple(int(count) for count in msg.counters))
+
+    def _on_scene(self, msg: SimScene) -> None:
+        world = self._world
+        world.hear('sim', int(msg.session), time.monotonic_ns())
+        world.success, world.scene_ns = bool(msg.success), convert.to_ns(msg.header.stamp)
+        world.joints = dict(zip(msg.joint_names, msg.joint_positions, strict=True))
+        if self._run is not None and self._run.phase == 'running':
+            self._tally.add_latency(int(msg.commands), float(msg.command_latency_s))
+
+    def _on_policy(self, msg: PolicyInfo) -> None:
+        self._policy = msg
+        self._world.policy_ready, self._world.policy_state = bool(msg.ready), msg.state
+        self._world.policy_task = msg.task_kind
+        self._world.hear('policy', int(msg.session), time.monotonic_ns())
+
+    def _on_observation(self, msg: Observation) -> None:
+        world = self._world
+        world.hear('perception', int(msg.id.session), time.monotonic_ns())
+        world.observed_task = msg.task_id
+        bad = msg.health == Observation.BAD
+        world.observation_bad = msg.health_reason or 'observation is bad' if bad else ''
+
+    def _on_stats(self, msg: ExecutionStats) -> None:
+        self._world.hear('execution', int(msg.session), time.monotonic_ns())
+        self._tally.add_stats(convert.execution_stats_from_msg(msg))
+
+    # ---- the action -----------------------------------------------------------------------------
+
+    def _on_goal(self, goal: RunTask.Goal) -> GoalResponse:
+        if self._run is not None or not goal.episodes:
+            self.get_logger().warning('goal refused: a run is in progress, or it has no episodes')
+            return GoalResponse.REJECT
+        return GoalResponse.ACCEPT
+
+    def _on_cancel(self, goal: ServerGoalHandle) -> CancelResponse:
+        if self._run is not None:
+            self._run.cancel()
+        return CancelResponse.ACCEPT
+
+    async def _execute(self, goal: ServerGoalHandle) -> RunTask.Result:
+        request = goal.request
+        try:
+            timeout_s = self._timeout_s(request.task_kind, float(request.timeout_s))
+        except ChunkpilotError as error:
+            goal.abort()
+            return RunTask.Result(success=False, message=str(error))
+        self._tally, self._goal, self._finished = Tally(), goal, Future()
+        self._restarts.start()
+        self._run = Run(
+            self._run_config,
+            self._robot,
+            self._world,
+            f'{request.task_kind}-{self.now_ns() // types.NS_PER_S}',
+            request.task_kind,
+            int(request.episodes),
+            int(request.seed),
+            timeout_s,
+        )
+        await self._finished
+        run, self._run = self._run, None
+        return self._conclude(goal, run)
+
+    def _timeout_s(self, kind: str, wanted_s: float) -> float:
+        """
+        Check that the policy was made for the task, and return how long an episode may last [s].
+
+        :raises ChunkpilotError: unknown task, or a policy for another one
+        """
+        task = registry.get('tasks', kind)()
+        trained = self._world.policy_task
+        if trained and trained != kind:
+            raise ChunkpilotError(
+                f'the policy {self._policy.name!r} was trained for {trained!r}, not for {kind!r}'
+            )
+        return wanted_s or float(task.timeout_s)
+
+    def _conclude(self, goal: ServerGoalHandle, run: Run) -> RunTask.Result:
+        summary = self._tally.summary(
+            task=run.task_kind,
+            policy=self._policy.name,
+            policy_version=int(self._policy.version),
+            strategy=next((entry.strategy for entry in self._tally.stats.values()), None),
+            node_restarts=self._restarts.counts(),
+            versions=versions(),
+        )
+        if self._config.summary:
+            write_json(Path(self._config.summary), summary)
+        if goal.is_cancel_requested:
+            goal.canceled()
+        elif run.failure:
+            goal.abort()
+        else:
+            goal.succeed()
+        return RunTask.Result(
+            success=not run.failure,
+            message=run.failure,
+            episodes=len(run.finished),
+            successes=summary['successes'],
+            aborted=summary['aborted'],
+            summary_json=json.dumps(summary),
+        )
+
+    # ---- what it does ---------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        run = self._run
+        if run is None or self._finished is None or self._finished.done():
+            return
+        for effect in run.tick(self.now_ns(), time.monotonic_ns()):
+            self._do(run, effect)
+        if run.done:
+            self._finished.set_result(None)
+
+    def _do(self, run: Run, effect: Effect) -> None:
+        if isinstance(effect, Call):
+            self._call(run, effect)
+        elif isinstance(effect, Announce):
+            self._tasks.publish(
+                convert.task_to_msg(effect.task, self.now_ns(), self._robot.world_frame)
+            )
+        elif isinstance(effect, Start):
+            self._publish_event(EpisodeEvent.START, effect)
+            self._feedback(run)
+        else:
+            self._finish(run, effect)
+
+    def _finish(self, run: Run, end: Finish) -> None:
+        self._tally.finished.append(end)
+        words = f'{end.episode_id} seed {end.seed}: {end.outcome.name}, {end.reason}'
+        self.get_logger().info(f'{words} ({end.duration_s:.1f} s)')
+        if end.started:
+            outcome = Outcome(
+                episode_id=end.episode_id,
+                outcome=int(end.outcome),
+                reward=float(end.outcome is types.EpisodeOutcome.SUCCESS),
+                source='task',
+                reason=end.reason,
+                duration_s=float(end.duration_s),
+            )
+            outcome.header.stamp = convert.to_time(self.now_ns())
+            self._outcomes.publish(outcome)
+            self._publish_event(EpisodeEvent.END, end)
+        self._feedback(run)
+
+    def _publish_event(self, event: int, effect: Start | Finish) -> None:
+        keys, values = convert.keys_values({'goal': effect.task.goal.tolist()})
+        msg = EpisodeEvent(
+            event=event,
+            episode_id=effect.episode_id,
+            task_id=effect.task.id,
+            task_kind=effect.task.kind,
+            seed=effect.seed,
+            arm_epoch=self._world.guard.arm_epoch if self._world.guard else 0,
+            policy=self._policy.name,
+            policy_version=int(self._policy.version),
+            keys=keys,
+            values=values,
+        )
+        msg.header.stamp = convert.to_time(self.now_ns())
+        self._episodes.publish(msg)
+
+    def _feedback(self, run: Run) -> None:
+        if self._goal is not None:
+            self._goal.publish_feedback(
+                RunTask.Feedback(
+                    episode=run.episode,
+                    episode_id=run.episode_id,
+                    phase=run.phase,
+                    outcome=int(run.outcome),
+                    elapsed_s=float(run.elapsed_s),
+                )
+            )
+
+    def _call(self, run: Run, call: Call) -> None:
+        client = self._remote[call.service]
+        if not client.service_is_ready():
+            run.answer(call.number, False, 'the service is not there')
+            return
+        if call.service == 'sim/reset':
+            request: Any = SimReset.Request(
+                task_kind=run.task_kind, seed=call.seed, reset_robot=True
+            )
+        elif call.service == 'guard/move_to':
+            request = MoveTo.Request()
+        else:
+            request = GuardCommand.Request(source='task_node', reason=f'episode {run.episode_id}')
+
+        def answered(future: Future) -> None:
+            response = future.result()
+            task = convert.task_from_msg(response.task) if hasattr(response, 'task') else None
+            run.answer(call.number, bool(response.success), response.message, task)
+
+        client.call_async(request).add_done_callback(answered)
+
+    def _sample(self) -> None:
+        self._restarts.look()
+        if self._run is not None:
+            self._tally.add_cpu(*self._load.sample())
+            self._feedback(self._run)
+
+    def diagnose(self) -> tuple[bytes, str, dict[str, object]]:
+        """Return the phase and what became of the episodes so far."""
+        run = self._run
+        numbers: dict[str, object] = {'restarts': self._restarts.counts()}
+        if run is not None:
+            numbers |= {'episode': run.episode, 'finished': len(run.finished)}
+        return b'\x00', run.phase if run else 'waiting for a goal', numbers
+
+
+def main() -> None:
+    """Run the node."""
+    spin.main(TaskNode)
+
+
+if __name__ == '__main__':
+    main()
