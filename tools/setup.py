@@ -330,7 +330,12 @@ def write_activation(ros):
             '# shellcheck disable=SC1090',
             'case ":${AMENT_PREFIX_PATH:-}:" in',
             "  *':%s:'*) ;;" % folder,
-            "  *) [ ! -r '%s/setup.sh' ] || . '%s/setup.sh' ;;" % (folder, folder),
+            # ROS's own setup files use unset variables.
+            '  *) case $- in *u*) _chunkpilot_u=u ;; *) _chunkpilot_u= ;; esac',
+            '     set +u',
+            "     [ ! -r '%s/setup.sh' ] || . '%s/setup.sh'" % (folder, folder),
+            '     [ -z "$_chunkpilot_u" ] || set -u',
+            '     unset _chunkpilot_u ;;',
             'esac',
         ]
     else:
