@@ -605,7 +605,7 @@ class LearnerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStats:
-    """Counters of the execution since ``since_ns``, the start of the episode; see ExecutionStats.msg."""
+    """Counters since ``since_ns``, the start of the episode; see ExecutionStats.msg."""
 
     stamp_ns: int
     session: int

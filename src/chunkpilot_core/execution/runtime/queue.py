@@ -8,6 +8,7 @@ from chunkpilot_core.execution.base import Strategy
 from chunkpilot_core.execution.runtime.clock import PlanClock
 from chunkpilot_core.execution.runtime.motion import Motion
 from chunkpilot_core.execution.runtime.plan import Plan
+from chunkpilot_core.execution.runtime.settings import ExecutionConfig
 from chunkpilot_core.execution.runtime.stats import Counters
 from chunkpilot_core.types import ActionSpace, F32, F64, HorizonDecision, Observation, seconds
 import numpy as np
@@ -24,7 +25,9 @@ class PlanQueue:
     row ends up late, executed or discarded.
     """
 
-    def __init__(self, space: ActionSpace, strategy: Strategy, motion: Motion) -> None:
+    def __init__(
+        self, space: ActionSpace, strategy: Strategy, motion: Motion, config: ExecutionConfig
+    ) -> None:
         self.clock = PlanClock()
         self.motion = motion
         self.active: Plan | None = None
@@ -32,10 +35,10 @@ class PlanQueue:
         self.count = Counters()
         self.decisions: deque[HorizonDecision] = deque(maxlen=16)
         self.observation: Observation | None = None
-        self.run_tail = False  # past the horizon rather than starve
-        self.decelerate = True  # rather than stop at once
-        self.blend_rows = 0
         self._space = space
+        self._run_tail = config.starvation == 'late'
+        self._decelerate = config.starvation != 'hold'
+        self._blend_rows = config.blend_rows
         self._strategy = strategy
         self._blends = strategy.offers('blend')
         self._corrects = strategy.offers('correct')
@@ -81,21 +84,26 @@ class PlanQueue:
         if self._blends:
             self._live.append(plan)
 
-    def drop(self, now_ns: int) -> None:
-        """Discard all rows; what moves comes to rest."""
+    def decide(self, decision: HorizonDecision) -> None:
+        """Let a decision be published."""
+        self.decisions.append(decision)
+
+    def drop(self, now_ns: int, *, forget: bool = False) -> None:
+        """
+        Discard all rows; what moves comes to rest.
+
+        :param forget: what was commanded too, so that the next row counts from the measured pose
+        """
         for plan in (self.active, self.next):
             if plan is not None:
                 self._retire(plan)
         if self.started and not self.motion.stopping:
             _, velocity = self._position(self.clock.plan_ns, self.clock.slope)
-            self.motion.stop(now_ns, velocity if self.decelerate else None)
+            self.motion.stop(now_ns, velocity if self._decelerate else None)
         self.active = self.next = None
         self._live.clear()
-
-    def restart(self, now_ns: int) -> None:
-        """Discard all rows; the next one counts from the measured pose."""
-        self.drop(now_ns)
-        self.motion.commanded = None
+        if forget:
+            self.motion.commanded = None
 
     def reset_clock(self, now_ns: int) -> None:
         """Start over after a jump of the clock; what was commanded is held."""
@@ -110,7 +118,7 @@ class PlanQueue:
         stop = max(stop, plan.last_started + 1, plan.first + 1)
         plan.decision = replace(plan.decision, chosen=stop, reason=reason, cut=True)
         plan.stop = stop
-        self.decisions.append(plan.decision)
+        self.decide(plan.decision)
 
     def advance(self, now_ns: int, slope: float, elapsed_ns: int, measured: F64) -> None:
         """
@@ -120,6 +128,7 @@ class PlanQueue:
         :param elapsed_ns: ROS time to move by
         :param measured: shape (T,)
         """
+        self._cut_by_age(now_ns)
         goal_ns = self.clock.plan_ns + round(slope * elapsed_ns)
         plan_ns = self.clock.plan_ns
         while True:
@@ -139,13 +148,20 @@ class PlanQueue:
                 break
             if self.next is not None:
                 self.next.begin_now(plan_ns)
-            elif not (self.run_tail and self._extend(self.active)):
+            elif not (self._run_tail and self._extend(self.active)):
                 since_ns = now_ns - round((goal_ns - plan_ns) / slope)
                 self._exhaust(since_ns, slope)
                 break
         self.clock.advance(now_ns, plan_ns, 0.0 if self.active is None else slope)
         commanded = self.motion.commanded if self.motion.commanded is not None else measured
         self._poses.append((now_ns, measured, commanded))
+
+    def _cut_by_age(self, now_ns: int) -> None:
+        plan = self.active
+        if plan is None or plan.stop <= max(plan.last_started, plan.first) + 1:
+            return
+        if seconds(now_ns - plan.chunk.observation_stamp_ns) > plan.max_age_s:
+            self.shorten(plan, 0, 'age')
 
     def target(self, now_ns: int) -> tuple[F64, F64]:
         """Return target and velocity (T,) now, and remember them as commanded."""
@@ -222,7 +238,7 @@ class PlanQueue:
         else:
             anchor = measured if self.motion.commanded is None else self.motion.commanded
         self.motion.start(anchor)
-        self.motion.fade_from(old, self.blend_rows)
+        self.motion.fade_from(old, self._blend_rows)
         pose = self.pose_at(new.chunk.start_ns)
         self._chunk_start = measured if pose is None else pose[0]
         self.active, self.next = new, None
@@ -241,7 +257,7 @@ class PlanQueue:
             return False
         plan.stop += 1
         plan.decision = replace(plan.decision, chosen=plan.stop, reason='late')
-        self.decisions.append(plan.decision)
+        self.decide(plan.decision)
         return True
 
     def _exhaust(self, since_ns: int, slope: float) -> None:
@@ -251,7 +267,7 @@ class PlanQueue:
         self.motion.commanded = target
         self._retire(plan, plan.end_ns)
         self.active = None
-        self.motion.stop(since_ns, velocity if self.decelerate else None)
+        self.motion.stop(since_ns, velocity if self._decelerate else None)
 
     def _retire(self, plan: Plan, plan_ns: int | None = None) -> None:
         done = plan.rows_done(self.clock.plan_ns if plan_ns is None else plan_ns)

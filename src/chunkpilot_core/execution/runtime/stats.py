@@ -48,20 +48,17 @@ class Recorder:
         self._decisions.clear()
 
     def tick(
-        self,
-        now_ns: int,
-        plan_ns: int,
-        target: F64,
-        velocity: F64,
-        chunk: int,
-        row: int,
-        extended: bool,
+        self, integers: tuple[int, int, int, int], target: F64, velocity: F64, *, extended: bool
     ) -> None:
-        """Note one command."""
+        """
+        Note one command.
+
+        :param integers: ROS time, plan time, seq of the chunk, row
+        """
         i = self._count
         if i == len(self._integers):
             return
-        self._integers[i] = (now_ns, plan_ns, chunk, row)
+        self._integers[i] = integers
         self._targets[i, 0] = target
         self._targets[i, 1] = velocity
         self._extended[i] = extended
