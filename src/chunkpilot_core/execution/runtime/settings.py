@@ -1,0 +1,53 @@
+"""What can be set about the execution of any strategy."""
+
+from dataclasses import dataclass
+
+from chunkpilot_core.config import option
+
+
+@dataclass(frozen=True)
+class ExecutionConfig:
+    """Timing, merges and what happens when rows run out."""
+
+    period_s: float = option(0.01, 'control period', unit='s', min=0.001, max=1.0)
+    starvation: str = option(
+        'decelerate',
+        'when no row is due: decelerate and hold; hold at once; late = run the rows beyond '
+        'the horizon first; stretch = slow down so that the rows last until the answer',
+        choices=('decelerate', 'hold', 'late', 'stretch'),
+    )
+    stop_acceleration: float = option(
+        0.5, 'of the acceleration limits, for decelerate', min=0.01, max=1.0
+    )
+    min_stretch: float = option(0.3, 'slowest speed that stretch goes to', min=0.05, max=1.0)
+    margin: float = option(
+        0.25,
+        'asked for earlier than the delay quantile, as a fraction of it',
+        min=0.0,
+        max=10.0,
+    )
+    delay_quantile: float = option(0.95, 'quantile of the delay to plan with', min=0.5, max=1.0)
+    delay_window: int = option(64, 'answers that the quantile is taken of', min=2, max=4096)
+    initial_delay_s: float = option(
+        0.1, 'delay assumed until the first answer', unit='s', min=0.0, max=60.0
+    )
+    request_timeout_s: float = option(
+        2.0, 'after this the policy is asked again', unit='s', min=0.05, max=600.0
+    )
+    retry_s: float = option(
+        0.1, 'pause before asking again after a refused answer', unit='s', min=0.0, max=60.0
+    )
+    blend_rows: int = option(
+        4, 'rows over which an absolute plan fades into the next', min=0, max=100
+    )
+    reanchor_m: float = option(
+        0.1,
+        'gap between commanded and measured from which relative rows count from the measured',
+        unit='m',
+        min=0.001,
+        max=10.0,
+    )
+    reanchor_rad: float = option(0.2, 'the same for joints', unit='rad', min=0.001, max=10.0)
+    trace_ticks: int = option(
+        6000, 'ticks of an episode that are traced for plots', min=1, max=1_000_000
+    )
