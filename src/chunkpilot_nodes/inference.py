@@ -176,7 +176,7 @@ class InferenceWorker:
                 )
                 if self._interrupted():
                     return
-                if self._observation is tried:
+                if self._observation is tried or time.monotonic() >= deadline:
                     break
         self._counters['unanswered'] += 1
         self._fail(f'request {request.id.seq} not answered: {problem}')

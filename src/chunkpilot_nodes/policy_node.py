@@ -128,7 +128,7 @@ class PolicyNode(spin.SupervisedNode):
         newest = self.worker.newest
         if msg.policy != newest.policy:
             self.get_logger().warning(
-                f'version {msg.version} is of policy {msg.policy}, {newest.policy} is served: ignored'
+                f'version {msg.version} of {msg.policy} ignored: {newest.policy} is served'
             )
         elif msg.accepted and msg.version != newest.version:
             self._loader.submit(self._load, msg.path, int(msg.version), msg.sha256, False, None)
@@ -154,7 +154,6 @@ class PolicyNode(spin.SupervisedNode):
         """End the threads."""
         self.worker.stop()
         self._loader.shutdown(wait=False, cancel_futures=True)
-
 
 
 def main() -> None:
