@@ -75,6 +75,7 @@ class Robot:
     workspace_upper: tuple[float, float, float]
     max_tool_speed: float
     max_row_age_s: float
+    position_margin: float
     outputs: tuple[Output, ...]
 
     @property
@@ -194,6 +195,7 @@ def parse(data: Mapping[str, Any]) -> Robot:
         workspace_upper=_triple(data['workspace'], 'upper'),
         max_tool_speed=_positive('max_tool_speed', data['max_tool_speed']),
         max_row_age_s=_positive('max_row_age_s', data['max_row_age_s']),
+        position_margin=_positive('position_margin', data['position_margin']),
         outputs=tuple(
             Output(str(item['topic']), str(item['type']), tuple(item['joints']))
             for item in data['outputs']

@@ -1,0 +1,1 @@
+"""Checks between a policy's wish and the robot, in the order of the guardrail specification."""

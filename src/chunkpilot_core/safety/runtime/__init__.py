@@ -1,0 +1,1 @@
+"""What carries the checks: limiter, state machine, targets, executed rows, and the guard."""

@@ -1,0 +1,615 @@
+"""
+The guard: runs the checks in order, lets the state machine decide, and moves the setpoint.
+
+Nothing here reads a clock or logs, and the same inputs give the same outputs: a recorded run can
+be replayed.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chunkpilot_core.config import option
+from chunkpilot_core.kinematics import Kinematics
+from chunkpilot_core.robot import Robot
+from chunkpilot_core.safety.base import Finding, Proposal, Situation, Stage
+from chunkpilot_core.safety.runtime import arming
+from chunkpilot_core.safety.runtime.checks import Checks
+from chunkpilot_core.safety.runtime.homing import Homing
+from chunkpilot_core.safety.runtime.limiter import Limiter, Step
+from chunkpilot_core.safety.runtime.machine import Machine
+from chunkpilot_core.safety.runtime.report import Reporter, Setpoint
+from chunkpilot_core.safety.runtime.rows import RowRecorder
+from chunkpilot_core.safety.runtime.target import Stream, TargetSolver
+from chunkpilot_core.types import (
+    ActionSpace,
+    ArmState,
+    Command,
+    ExecutedRows,
+    F64,
+    GuardEvent,
+    GuardStatus,
+    JointState,
+    NS_PER_S,
+    Observation,
+    Reaction,
+    SafetyVerdict,
+    seconds,
+)
+import numpy as np
+
+LIVE = (ArmState.ARMED, ArmState.HOLD)
+LATCHED = (ArmState.STOPPED, ArmState.ESTOP)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardTick:
+    """What a tick gives: ``positions`` (J,) to publish, in the robot's order; None = silence."""
+
+    verdict: SafetyVerdict
+    positions: F64 | None
+    events: tuple[GuardEvent, ...]
+    status: GuardStatus
+    status_changed: bool
+    speed_scale: float
+
+
+class Guard:
+    """Stands between commands and a robot; told the time by its caller."""
+
+    @dataclass(frozen=True)
+    class Config:
+        """Rates and counts; limits come from the robot's file only."""
+
+        period_s: float = option(0.01, 'control period', unit='s', min=0.001, max=0.1)
+        coast_s: float = option(
+            0.03,
+            'a moving target goes on this long when its next command is late',
+            unit='s',
+            min=0.0,
+            max=0.1,
+        )
+        reject_hold: int = option(5, 'more faulty commands within 1 s hold', min=1, max=1000)
+        reject_stop: int = option(20, 'more faulty commands within 1 s stop', min=1, max=1000)
+        home_fraction: float = option(
+            0.3, 'of the velocity and acceleration limits, for move_to', min=0.01, max=1.0
+        )
+        event_interval_s: float = option(
+            1.0, 'equal events are counted, not repeated, this long', unit='s', min=0.0, max=60.0
+        )
+        row_tolerance: float = option(
+            0.001,
+            'a row off by more was altered by the guard',
+            unit='row units',
+            min=1e-6,
+            max=1.0,
+        )
+
+    def __init__(
+        self,
+        robot: Robot,
+        config: 'Guard.Config | None' = None,
+        *,
+        machine: Machine.Config | None = None,
+        checks: Mapping[str, Any] | None = None,
+        extra_checks: Sequence[str] = (),
+        epoch: int = 1,
+        session: int = 1,
+    ) -> None:
+        """
+        Build the guard of a robot, disarmed.
+
+        :param checks: configurations of checks by name; the others have their defaults
+        :param extra_checks: plug-ins run beside the mandatory ones, which can't be left out
+        :param epoch: first arm epoch; the node takes the wall clock
+        :param session: id of this run in executed rows
+        :raises ConfigError: an unknown check, or a limit that is not usable
+        """
+        self.config = config or self.Config()
+        self.robot = robot
+        self.kinematics = Kinematics(robot)
+        self.limiter = Limiter(robot, robot.position_margin)
+        self.machine = Machine(machine or Machine.Config(), epoch)
+        self._checks = Checks(extra_checks, checks)
+        self._stream = Stream(self.config.period_s, self.config.coast_s)
+        self._solver = TargetSolver(robot, self.kinematics)
+        self._reporter = Reporter(self.config.event_interval_s)
+        self._situation = Situation(
+            robot, self.kinematics, self.limiter, self._stream, self.config.period_s
+        )
+        self._session = session
+        self._rows: RowRecorder | None = None
+        self._position = np.zeros(len(robot.joints))
+        self._velocity = np.zeros(len(robot.joints))
+        self._fingers = np.zeros(len(robot.joints) - self.limiter.n_arm)
+        self._tool = np.zeros(3)
+        self._squeeze: tuple[F64, F64] | None = None
+        self._pending: Command | None = None
+        self._homing: Homing | None = None
+        self._at_target = False
+        self._estops: dict[str, tuple[bool, int]] = {}
+        self._faults: deque[int] = deque(maxlen=self.config.reject_stop + 1)
+        self._slow = 1.0
+        self._episode: bool | None = None  # None: nobody announces episodes
+        self._tags = ('', '')
+        self._stamp_ns = 0
+
+    # ---- inputs ---------------------------------------------------------------------------------
+
+    def on_joint_state(self, state: JointState, now_ns: int) -> None:
+        """Take a measurement; one that is not whole is kept as an error only."""
+        measured = arming.measure(state, self.robot, self._situation.measured)
+        if isinstance(measured, str):
+            self._situation.joint_error = measured
+        else:
+            self._situation.joint_error, self._situation.measured = '', measured
+
+    def on_joint_error(self, reason: str, now_ns: int) -> None:
+        """Take note of a joint state that could not even be read."""
+        self._situation.joint_error = reason
+
+    def on_command(self, command: Command, now_ns: int) -> None:
+        """Take a command; the next tick judges it. A newer one replaces it."""
+        self._pending = command
+
+    def on_observation(self, observation: Observation, now_ns: int) -> None:
+        """Take the health of an observation."""
+        self._situation.observation = observation
+
+    def on_estop(self, asserted: bool, source: str, now_ns: int) -> None:
+        """Take an emergency stop message or heartbeat."""
+        self._estops[source] = (asserted, self._situation.steady_ns)
+        if asserted:  # at once, so that no release before the next tick hides it
+            self.machine.estop('estop', f'emergency stop pressed: {source}')
+            self._leave_armed()
+
+    def set_space(self, space: ActionSpace, dt_s: float) -> None:
+        """Map executed rows into this action space, with this time between rows."""
+        rows = self._rows
+        if rows is not None and (rows.space, rows.dt_s) == (space, dt_s):
+            return
+        tolerance = self.config.row_tolerance
+        self._rows = RowRecorder(space, dt_s, self.kinematics, tolerance, self._session)
+        self._tag_rows()
+
+    def set_episode(self, running: bool, episode_id: str = '', task_id: str = '') -> None:
+        """Follow episodes: outside of them a silent sender is normal."""
+        if running and not self._episode:
+            self._stream.flowed = False
+        self._episode = running
+        self._tags = (task_id, episode_id) if running else ('', '')
+        self._tag_rows()
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def arm(self, now_ns: int) -> tuple[bool, str]:
+        """Arm from where the robot is measured; answers with what stands in the way."""
+        why_not = self._why_not_arm()
+        measured = self._situation.measured
+        if why_not or measured is None:
+            return False, why_not
+        n = self.limiter.n_arm
+        self._position = arming.start_position(measured.positions, self._squeeze, self.limiter)
+        self._velocity = np.zeros_like(self._position)
+        self._fingers = self._position[n:].copy()
+        self._tool = self.kinematics.forward(self._position[:n]).position
+        self._stamp_ns, self._slow, self._pending = now_ns, 1.0, None
+        self._at_target = False
+        self._situation.not_before_ns = 0
+        self._stream.reset()
+        self._faults.clear()
+        self._checks.reset()
+        self.machine.arm()
+        self._tag_rows()
+        return True, 'armed, ramping'
+
+    def disarm(self, now_ns: int) -> tuple[bool, str]:
+        """Decelerate, then fall silent."""
+        if self.machine.state in LATCHED:
+            return False, f'is {self.machine.state.name}, reset instead'
+        if self.machine.state is ArmState.DISARMED:
+            return True, 'is disarmed'
+        self.machine.disarm()
+        self._leave_armed()
+        self._update_machine(held=False)
+        return True, 'disarmed' if self.silent else 'decelerating, then disarmed'
+
+    def hold(self, now_ns: int, reason: str = 'on request') -> tuple[bool, str]:
+        """Hold until resumed."""
+        if self.machine.state not in LIVE or self.machine.disarming:
+            return False, f'is {self.machine.state.name}, only an armed arm can hold'
+        self.machine.hold('request', reason, manual=True)
+        self._leave_armed()
+        return True, 'holding until resumed'
+
+    def resume(self, now_ns: int) -> tuple[bool, str]:
+        """End a hold whose causes are gone."""
+        machine = self.machine
+        if machine.state is not ArmState.HOLD or machine.disarming:
+            return False, f'is {machine.state.name}, there is no hold to end'
+        held = _holding(self._checks.findings(Stage.INPUT, self._situation))
+        if held is not None:
+            return False, f'still held by {held.check}: {held.reason}'
+        if not self.limiter.at_rest(self._velocity):
+            return False, 'still decelerating'
+        since_ns = machine.since_ns
+        machine.release('resumed on request')
+        self._released(since_ns)
+        return True, 'resumed, ramping'
+
+    def stop(self, now_ns: int, reason: str = 'on request') -> tuple[bool, str]:
+        """Stop, latched."""
+        self.machine.stop('request', reason)
+        self._leave_armed()
+        return True, f'is {self.machine.state.name}'
+
+    def reset(self, now_ns: int) -> tuple[bool, str]:
+        """Leave STOPPED or ESTOP for DISARMED; never arms."""
+        why_not = self._why_not_reset()
+        if why_not:
+            return False, why_not
+        self._remember_squeeze()
+        self.machine.reset()
+        self._tag_rows()
+        return True, 'disarmed'
+
+    def move_to(self, joints: F64 | None, fraction: float, now_ns: int) -> tuple[bool, str]:
+        """
+        Move the armed arm to a pose, through the same limiter and checks as everything.
+
+        :param joints: arm joints (n,) or all (J,); None = the robot's home pose
+        :param fraction: of the velocity and acceleration limits, 0 = default
+        """
+        if self.machine.state is not ArmState.ARMED:
+            return False, f'is {self.machine.state.name}, must be ARMED'
+        fraction = fraction or self.config.home_fraction
+        homing = Homing.plan(joints, fraction, self.robot, self.limiter, self._fingers)
+        if isinstance(homing, str):
+            return False, homing
+        self._leave_armed()
+        self._homing, self._at_target = homing, False
+        self._fingers = homing.goal[self.limiter.n_arm :].copy()
+        return True, 'moving'
+
+    def executed(self) -> list[ExecutedRows]:
+        """Return the batches of executed rows since the last call."""
+        return self._rows.take() if self._rows else []
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is sent to the robot."""
+        return self.machine.state is ArmState.DISARMED
+
+    # ---- the tick -------------------------------------------------------------------------------
+
+    def tick(self, now_ns: int, steady_ns: int, on_timer: bool = False) -> GuardTick:
+        """
+        Do one control period; never raises, and never falls silent while armed.
+
+        :param now_ns: ROS time, for stamps and ages
+        :param steady_ns: steady clock, for durations
+        :param on_timer: no command came in time
+        """
+        self._tell_time(now_ns, steady_ns)
+        findings: list[Finding] = []
+        setpoint, command = self._standing(), None
+        try:
+            held = self._react_to_inputs(findings)
+            command = self._take_command(findings)
+            if not self.silent:
+                setpoint = self._move(command, findings)
+            self._update_machine(held or self._recent_faults() > self.config.reject_hold)
+        except Exception as error:
+            # Whatever is wrong, the arm stops and the robot goes on getting setpoints.
+            reason = f'{type(error).__name__}: {error}'
+            findings.append(Finding(Reaction.STOP, reason, check='internal_error'))
+            self.machine.stop('internal_error', reason)
+            self._leave_armed()
+            self._brake_blindly()
+            setpoint = self._standing()
+        return self._report(findings, setpoint, command, on_timer)
+
+    def _tell_time(self, now_ns: int, steady_ns: int) -> None:
+        situation, machine = self._situation, self.machine
+        situation.last_ns, situation.last_steady_ns = situation.now_ns, situation.steady_ns
+        situation.now_ns, situation.steady_ns = now_ns, steady_ns
+        machine.tell_time(now_ns, steady_ns)
+        situation.state, situation.epoch = machine.state, machine.epoch
+        situation.epoch_age_s = seconds(steady_ns - machine.epoch_steady_ns)
+        situation.silence_matters = self._stream.flowed and self._episode is not False
+        situation.commanded_speed = float(np.abs(self._velocity[: self.limiter.n_arm]).max())
+        situation.estops = self._estops
+
+    def _react_to_inputs(self, findings: list[Finding]) -> bool:
+        """Run the input checks; returns whether one of them demands a hold."""
+        machine = self.machine
+        found = list(self._checks.findings(Stage.INPUT, self._situation))
+        for finding in found:
+            if finding.flush:
+                self._flush()
+            if finding.reaction is Reaction.ESTOP:
+                machine.estop(finding.check, finding.reason)
+            elif machine.state in LIVE and finding.reaction is Reaction.STOP:
+                machine.stop(finding.check, finding.reason)
+            elif machine.state in LIVE and finding.reaction is Reaction.HOLD:
+                machine.hold(finding.check, finding.reason)
+        if machine.state is not ArmState.ARMED and self._situation.state is ArmState.ARMED:
+            self._leave_armed()
+        findings.extend(found)
+        return _holding(found) is not None
+
+    def _take_command(self, findings: list[Finding]) -> Command | None:
+        """Judge the pending command, return it if it is accepted."""
+        command, self._pending = self._pending, None
+        situation, state = self._situation, self.machine.state
+        if command is None or state not in LIVE or self._homing or self.machine.disarming:
+            return None
+        situation.command = command
+        objection = next(self._checks.findings(Stage.COMMAND, situation), None)
+        situation.command = None
+        if objection is None and state is ArmState.ARMED:
+            objection = self._accept(command)
+            if objection is None:
+                return command
+        if objection is not None:
+            findings.append(objection)
+            self._reporter.reject(objection, command, situation)
+            if objection.fault:
+                self._count_fault(objection)
+        return None
+
+    def _accept(self, command: Command) -> Finding | None:
+        n, limiter = self.limiter.n_arm, self.limiter
+        target = self._solver.solve(command, self._position[:n], self._fingers)
+        if isinstance(target, Finding):
+            return target
+        self._fingers = np.clip(target.joints[n:], limiter.lower[n:], limiter.upper[n:])
+        self._stream.accept(command, target, self._situation.now_ns)
+        return None
+
+    def _count_fault(self, objection: Finding) -> None:
+        self._faults.append(self._situation.steady_ns)
+        count = self._recent_faults()
+        reason = f'{count} faulty commands within 1 s, newest: {objection.reason}'
+        if count > self.config.reject_stop:
+            self.machine.stop(objection.check, reason)
+        elif count > self.config.reject_hold:
+            self.machine.hold(objection.check, reason)
+        if self.machine.state is not ArmState.ARMED:
+            self._leave_armed()
+
+    def _recent_faults(self) -> int:
+        while self._faults and self._situation.steady_ns - self._faults[0] > NS_PER_S:
+            self._faults.popleft()
+        return len(self._faults)
+
+    def _move(self, command: Command | None, findings: list[Finding]) -> Setpoint:
+        """Advance the setpoint by one tick."""
+        dt = self._tick_length(command)
+        before = self._position
+        if dt <= 0.0:  # a burst of ticks: the setpoint is repeated, so that nothing speeds up
+            return self._standing()
+        self._situation.dt_s = dt
+        scale = self._scale
+        source = 'homing' if self._homing else command.source if command else ''
+        step, requested, tool = self._wish(command, dt), self._position, None
+        if self.machine.state is ArmState.ARMED:
+            requested = self._requested
+            step, tool = self._checked(step, dt, findings)
+        self._send(step, tool, dt, findings)
+        if command is not None and self._rows is not None:
+            measured = self._situation.measured
+            positions = measured.positions if measured else None
+            self._rows.feed(command, before, self._position, positions)
+        position, velocity = self._position, self._velocity
+        return Setpoint(requested, position, velocity, step.direction_changed, scale, source)
+
+    def _tick_length(self, command: Command | None) -> float:
+        """
+        Return the time that the setpoint advances by [s].
+
+        Targets belong to the stamps of their commands, so that the time between stamps counts,
+        which delivery does not jitter. A gap gives no catch-up, a burst no extra speed.
+        """
+        situation, period_s = self._situation, self.config.period_s
+        stamp_ns = command.stamp_ns if command is not None else situation.now_ns
+        by_stamp_s = seconds(stamp_ns - self._stamp_ns)
+        self._stamp_ns = stamp_ns
+        passed_s = seconds(situation.now_ns - situation.last_ns) if situation.last_ns else period_s
+        for candidate_s in (by_stamp_s, passed_s):
+            if 0.2 * period_s <= candidate_s <= 3.0 * period_s:
+                return candidate_s
+        return 0.0 if 0.0 <= passed_s < 0.2 * period_s else period_s
+
+    def _wish(self, command: Command | None, dt: float) -> Step:
+        """Return the limiter's next setpoint, and note what was asked for."""
+        limiter, position, velocity = self.limiter, self._position, self._velocity
+        self._requested, self._clipped = position, None
+        if self.machine.state is not ArmState.ARMED:
+            return limiter.brake(position, velocity, dt)
+        if self._homing is not None:
+            self._requested = self._homing.goal
+            return self._homing.step(limiter, position, velocity, dt, self._scale)
+        going = self._stream.at(self._situation.now_ns, exact=command is not None)
+        if going is None or self._stream.target is None:
+            return limiter.brake(position, velocity, dt)
+        self._requested, rate = going
+        self._clipped = self._stream.target.clipped
+        return limiter.step(position, velocity, self._requested, rate, dt, self._scale)
+
+    def _checked(self, step: Step, dt: float, findings: list[Finding]) -> tuple[Step, F64]:
+        """Ask the motion checks, each may slow down; returns the setpoint and the tool there."""
+        limiter, situation = self.limiter, self._situation
+        slowest = 1.0
+        situation.proposal = self._propose(step, dt)
+        for found in self._checks.findings(Stage.MOTION, situation):
+            if self._homing is not None and found.reaction is Reaction.CLAMP:
+                continue  # a goal far away is what homing is for
+            findings.append(found)
+            slowest = min(slowest, found.scale)
+            if found.brake:
+                step = limiter.brake(self._position, self._velocity, dt)
+            elif found.scale < 1.0:
+                wish = step.velocities * found.scale
+                step = limiter.limited(self._position, self._velocity, wish, dt)
+            else:
+                continue
+            situation.proposal = self._propose(step, dt)
+        recovered = self._slow + dt / max(self.machine.config.ramp_s, dt)
+        self._slow = min(slowest, recovered, 1.0)
+        return step, situation.proposal.next_tool
+
+    def _propose(self, step: Step, dt: float) -> Proposal:
+        n, limiter = self.limiter.n_arm, self.limiter
+        stop = limiter.stop_position(step.positions, step.velocities, dt)
+        next_tool = stop_tool = self._tool
+        if step.velocities[:n].any():
+            next_tool = self.kinematics.forward(step.positions[:n]).position
+            stop_tool = self.kinematics.forward(stop[:n]).position
+        return Proposal(
+            self._position,
+            self._velocity,
+            self._requested,
+            self._clipped,
+            *step,
+            stop,
+            self._tool,
+            next_tool,
+            stop_tool,
+        )
+
+    def _send(self, step: Step, tool: F64 | None, dt: float, findings: list[Finding]) -> None:
+        """Take over a setpoint that is beyond doubt."""
+        wrong = arming.assert_output(self.limiter, self._position, self._velocity, step, dt)
+        if wrong is not None:
+            findings.append(wrong)
+            self.machine.stop(wrong.check, wrong.reason)
+            self._leave_armed()
+            self._velocity = np.zeros_like(self._velocity)
+            return
+        n = self.limiter.n_arm
+        if tool is None and step.velocities[:n].any():
+            tool = self.kinematics.forward(step.positions[:n]).position
+        self._tool = self._tool if tool is None else tool
+        self._position, self._velocity = step.positions, step.velocities
+        homing, measured = self._homing, self._situation.measured
+        if homing is not None and measured is not None:
+            done = homing.arrived(self._position, measured.positions, self._situation.steady_ns)
+            if done is not None:
+                self._homing, self._at_target = None, done
+
+    def _brake_blindly(self) -> None:
+        try:
+            step = self.limiter.brake(self._position, self._velocity, self.config.period_s)
+        except Exception:
+            self._velocity = np.zeros_like(self._velocity)  # not even that: stay here
+            return
+        if np.isfinite(step.positions).all():
+            self._position, self._velocity = step.positions, step.velocities
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    def _update_machine(self, held: bool) -> None:
+        since_ns, was_silent = self.machine.since_ns, self.silent
+        if self.machine.update(held, self.limiter.at_rest(self._velocity)):
+            self._released(since_ns)
+        if self.silent and not was_silent:
+            self._remember_squeeze()
+
+    def _released(self, since_ns: int) -> None:
+        """Begin anew after a hold: only what was seen after its start may move the arm."""
+        self._situation.not_before_ns = since_ns
+        self._stream.pause()
+        self._stream.flowed = False
+        self._faults.clear()
+        self._slow, self._pending = 1.0, None
+        self._tag_rows()
+
+    def _leave_armed(self) -> None:
+        self._homing = None
+        self._stream.pause()
+        if self._rows is not None:
+            self._rows.interrupt()
+
+    def _flush(self) -> None:
+        """Forget what is stamped with a time that no longer counts."""
+        situation = self._situation
+        situation.measured = situation.observation = None
+        situation.not_before_ns = 0
+        self._pending, self._stamp_ns = None, situation.now_ns
+        self._stream.pause()
+        self.machine.new_epoch()
+
+    def _remember_squeeze(self) -> None:
+        measured, n = self._situation.measured, self.limiter.n_arm
+        if measured is not None:
+            self._squeeze = self._position[n:].copy(), measured.positions[n:].copy()
+
+    def _tag_rows(self) -> None:
+        if self._rows is not None:
+            self._rows.tag(*self._tags, self.machine.epoch)
+
+    @property
+    def _scale(self) -> float:
+        return min(self.machine.scale, self._slow)
+
+    def _pressed(self) -> list[str]:
+        return [source for source, (asserted, _) in self._estops.items() if asserted]
+
+    def _why_not_arm(self) -> str:
+        if self.machine.state is not ArmState.DISARMED:
+            return f'is {self.machine.state.name}, must be DISARMED'
+        obstacle = self._checks.obstacles(self._situation)
+        return obstacle or arming.why_not(self._situation, self._pressed(), limits=True)
+
+    def _why_not_reset(self) -> str:
+        machine = self.machine
+        if machine.state not in LATCHED:
+            return f'is {machine.state.name}, there is nothing to reset'
+        if not machine.cooled_down:
+            return f'the last cause is less than {machine.config.cooldown_s:g} s ago'
+        if not self.limiter.at_rest(self._velocity):
+            return 'still decelerating'
+        return arming.why_not(self._situation, self._pressed(), limits=False)
+
+    # ---- what is told ---------------------------------------------------------------------------
+
+    def _standing(self) -> Setpoint:
+        return Setpoint(self._position, self._position, self._velocity, False, self._scale, '')
+
+    def _report(
+        self, findings: list[Finding], setpoint: Setpoint, command: Command | None, on_timer: bool
+    ) -> GuardTick:
+        reporter, situation, machine = self._reporter, self._situation, self.machine
+        verdict = reporter.verdict(findings, setpoint, command, on_timer, situation, machine)
+        reporter.transitions(machine, situation)
+        status, changed = reporter.status(self.status())
+        positions = None if self.silent else self._position
+        return GuardTick(verdict, positions, reporter.events.take(), status, changed, self._scale)
+
+    def status(self) -> GuardStatus:
+        """Return the latched state."""
+        machine = self.machine
+        silent, latched = self.silent, machine.state in LATCHED
+        why_not = self._why_not_arm() if silent else self._why_not_reset() if latched else ''
+        return GuardStatus(
+            stamp_ns=self._situation.now_ns,
+            state=machine.state,
+            arm_epoch=machine.epoch,
+            since_ns=machine.since_ns,
+            ramping=machine.state is ArmState.ARMED and machine.scale < 1.0,
+            causes=tuple(machine.causes),
+            estop_sources=tuple(self._pressed()),
+            can_arm=silent and not why_not,
+            can_reset=latched and not why_not,
+            why_not=why_not,
+            moving=self._homing is not None,
+            at_target=self._at_target,
+            limits_hash=self.robot.limits_hash,
+            robot=self.robot.name,
+        )
+
+
+def _holding(findings: Any) -> Finding | None:
+    return next((found for found in findings if found.reaction >= Reaction.HOLD), None)

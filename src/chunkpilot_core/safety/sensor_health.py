@@ -1,0 +1,44 @@
+"""An observation that perception calls bad may not drive the arm (D4 to D6 find, this reacts)."""
+
+from dataclasses import dataclass
+
+from chunkpilot_core.config import option
+from chunkpilot_core.safety.base import Check, Finding, Situation, Stage
+from chunkpilot_core.types import Health, Id, Reaction
+
+
+class SensorHealth(Check):
+    """Holds after several bad observations in a row, while a policy drives."""
+
+    @dataclass(frozen=True)
+    class Config(Check.Config):
+        """Hysteresis."""
+
+        count: int = option(3, 'bad observations in a row that hold', min=1, max=100)
+
+    name = 'sensor_health'
+    order = 6
+    stage = Stage.INPUT
+    config: Config
+    _bad = 0
+    _last = Id()
+
+    def check(self, situation: Situation) -> Finding | None:
+        """Count observations, not ticks."""
+        observation = situation.observation
+        if observation is None:
+            return None
+        if observation.id != self._last:
+            self._last = observation.id
+            self._bad = self._bad + 1 if observation.health is Health.BAD else 0
+        if self._bad < self.config.count or not situation.silence_matters:
+            return None
+        reason = (
+            f'{self._bad} bad observations in a row: {observation.health_reason or "no reason"}'
+        )
+        limit = float(self.config.count)
+        return Finding(Reaction.HOLD, reason, 'observation', float(self._bad), limit)
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self._bad = 0
