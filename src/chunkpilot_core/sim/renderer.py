@@ -1,13 +1,10 @@
 """
-Camera images of a scene: an own PyBullet client that mirrors the state, with coarse meshes.
+Camera images of a scene, from an own PyBullet client that mirrors the state.
 
-The visible meshes of the robot are replaced by its collision meshes: 7 to 10 ms a frame of
-160 x 120 instead of 29 to 34. Goal markers are invisible: drawn opaque, in the cube's own colour,
-they would mislead every detector.
+Goal markers are invisible: drawn opaque, in the cube's own colour, they would mislead every
+detector.
 """
 
-from pathlib import Path
-import tempfile
 from typing import Any
 
 from chunkpilot_core import registry
@@ -15,7 +12,7 @@ from chunkpilot_core.camera import Camera
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim import bullet
 from chunkpilot_core.sim.scene import Scene
-from chunkpilot_core.types import F64, Image
+from chunkpilot_core.types import Image
 import numpy as np
 from numpy.typing import NDArray
 
@@ -91,42 +88,13 @@ class Renderer:
         definition = registry.get('tasks', task_kind)()
         self.close()
         self._sim = bullet.connect()
-        robot = _Arm(self._client, self.robot)
-        definition.attach(self._sim, robot)
-        self._body, self._joints = robot.body, robot.joints
+        definition.attach(self._sim, bullet.load_panda(self._sim, self.robot))
+        self._body = self._sim._bodies_idx['panda']
+        self._joints = bullet.joint_indices(self._sim, self.robot)
         self._objects = {
             info.name: self._sim._bodies_idx[info.body] for info in definition.objects
         }
         self._task_kind = task_kind
-
-
-class _Arm:
-    """The robot with coarse meshes, in place of panda-gym's."""
-
-    def __init__(self, client: Any, robot: Robot) -> None:
-        with tempfile.TemporaryDirectory(prefix='chunkpilot-') as folder:
-            file = Path(folder) / 'panda.urdf'
-            file.write_text(coarse_urdf(), encoding='utf-8')
-            self.body = client.loadURDF(str(file), list(robot.base_xyz), useFixedBase=True)
-        names = {
-            client.getJointInfo(self.body, i)[1].decode(): i
-            for i in range(client.getNumJoints(self.body))
-        }
-        self.joints = {name: names[name] for name in robot.joints}
-
-    def get_ee_position(self) -> F64:
-        """Return nothing of use: a renderer never asks for success."""
-        return np.zeros(3)
-
-
-def coarse_urdf() -> str:
-    """Return PyBullet's Panda as URDF text whose visible meshes are the collision meshes."""
-    import pybullet_data
-
-    folder = Path(pybullet_data.getDataPath()) / 'franka_panda'
-    text = (folder / 'panda.urdf').read_text(encoding='utf-8')
-    text = text.replace('meshes/visual/', 'meshes/collision/')
-    return text.replace('package://', f'{folder}/')
 
 
 def view_matrix(camera: Camera) -> list[float]:

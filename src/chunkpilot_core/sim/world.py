@@ -3,12 +3,11 @@ panda-gym's robot and tasks on PyBullet, with a robot interface as on hardware: 
 joint states out.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from chunkpilot_core import registry
 from chunkpilot_core import robot as robots
-from chunkpilot_core.errors import ConfigError, InvalidDataError
+from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim import bullet
 from chunkpilot_core.sim.deployment import ActionChannel, ActionErrors
@@ -20,8 +19,8 @@ import numpy as np
 CONTROL_DT_S = 0.01
 """[s], five of panda-gym's substeps of 1/500 s."""
 CONTROL_DT_NS = nanoseconds(CONTROL_DT_S)
-TARGET_TOLERANCE = 0.05
-"""[rad, m], how far beyond its limits a joint target is still taken."""
+ARM_TOLERANCE, FINGER_TOLERANCE = 0.05, 0.005
+"""[rad], [m], how far beyond its limits a joint target is still taken."""
 
 
 class World:
@@ -51,11 +50,14 @@ class World:
         self.time_ns = 0
         self.resets = 0
         self.steps = 0
-        self._lower = self.robot.limit_array('min_position') - TARGET_TOLERANCE
-        self._upper = self.robot.limit_array('max_position') + TARGET_TOLERANCE
+        n_arm = len(self.robot.arm_joints)
+        n_fingers = len(self.robot.joints) - n_arm
+        tolerance = np.array([ARM_TOLERANCE] * n_arm + [FINGER_TOLERANCE] * n_fingers)
+        self._lower = self.robot.limit_array('min_position') - tolerance
+        self._upper = self.robot.limit_array('max_position') + tolerance
         self._channel = ActionChannel(self.config, self.robot)
         self._sim: Any = None
-        self._build(task)
+        self.definition = _definition(task)
         self.reset(0)
 
     def set_task(self, task: str | TaskDefinition) -> None:
@@ -65,14 +67,15 @@ class World:
 
         :raises UnknownNameError: no such task; the world stays as it is
         """
-        before = self.joint_state()
-        self._build(task)
-        self._place_robot(before)
+        self.definition = _definition(task)
         self.reset(0, reset_robot=False)
 
     def reset(self, seed: int, reset_robot: bool = True) -> Task:
         """
         Place objects and goal as panda-gym does with this seed.
+
+        Every body is made anew (20 ms): PyBullet's own restoring keeps some of the history, and an
+        episode must depend on its seed only.
 
         :param seed: 0 to 2^63 - 1
         :param reset_robot: also put the arm into its neutral pose, at rest; else it stays where it
@@ -81,11 +84,9 @@ class World:
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise InvalidDataError(f'seed {seed!r} must be an integer >= 0')
-        before = self.joint_state()
-        self._client.restoreState(
-            self._pristine
-        )  # contacts too: an episode depends on its seed only
-        if not reset_robot:
+        before = self.joint_state() if self._sim is not None else None
+        self._build()
+        if before is not None and not reset_robot:
             self._place_robot(before)
         self.seed = int(seed)
         self.resets += 1
@@ -144,7 +145,7 @@ class World:
         due = self._channel.take(self.time_ns)
         if due is not None:
             self._targets = due
-        self._panda.sim.control_joints('panda', self._indices, self._targets, self._forces)
+        self._sim.control_joints('panda', self._indices, self._targets, self._forces)
         self._sim.step()
         self.time_ns += CONTROL_DT_NS
         self.steps += 1
@@ -181,8 +182,11 @@ class World:
         """
         Put a body at ``position`` (3,) [m], upright and at rest, as a hand would.
 
+        :raises UnknownNameError: no such body
         :raises InvalidDataError: not finite
         """
+        if body not in self._objects:
+            raise UnknownNameError('body', body, self._objects)
         if np.shape(position) != (3,) or not np.all(np.isfinite(position)):
             raise InvalidDataError(f'position {position} of {body!r} must be 3 finite numbers')
         self._client.resetBasePositionAndOrientation(
@@ -203,40 +207,27 @@ class World:
     def _client(self) -> Any:
         return self._sim.physics_client
 
-    def _build(self, task: str | TaskDefinition) -> None:
-        definition = registry.get('tasks', task)() if isinstance(task, str) else task
+    def _build(self) -> None:
         sim = bullet.connect()
-        from panda_gym.envs.robots.panda import Panda
-
-        panda = Panda(sim, base_position=np.array(self.robot.base_xyz), control_type='joints')
-        definition.attach(sim, panda)
+        panda = bullet.load_panda(sim, self.robot)
+        self.definition.attach(sim, panda)
         if self._sim is not None:
             self._sim.close()
-        self._sim, self._panda, self.definition = sim, panda, definition
-        self._body = sim._bodies_idx['panda']
-        self._indices, self._forces = self._match_joints(panda)
-        self._objects: Mapping[str, int] = {
-            info.name: sim._bodies_idx[info.body] for info in definition.objects
-        }
+        self._sim, self._body = sim, sim._bodies_idx['panda']
+        joints = bullet.joint_indices(sim, self.robot)
+        forces = dict(zip(panda.joint_indices.tolist(), panda.joint_forces.tolist(), strict=True))
+        self._indices = list(joints.values())
+        self._forces = [forces[index] for index in self._indices]
+        self._objects = {info.name: sim._bodies_idx[info.body] for info in self.definition.objects}
         panda.reset()
-        self._pristine = sim.save_state()
 
     def _place_robot(self, joints: JointState) -> None:
         for index, q, v in zip(self._indices, joints.positions, joints.velocities, strict=True):
             self._client.resetJointState(self._body, index, q, v)
 
-    def _match_joints(self, panda: Any) -> tuple[list[int], list[float]]:
-        names = {
-            self._client.getJointInfo(self._body, int(index))[1].decode(): (
-                int(index),
-                float(force),
-            )
-            for index, force in zip(panda.joint_indices, panda.joint_forces, strict=True)
-        }
-        if sorted(names) != sorted(self.robot.joints):
-            raise ConfigError(
-                f'robot {self.robot.name!r} has joints {list(self.robot.joints)}, '
-                f'the simulated Panda {list(names)}'
-            )
-        found = [names[joint] for joint in self.robot.joints]
-        return [index for index, _ in found], [force for _, force in found]
+
+def _definition(task: str | TaskDefinition) -> TaskDefinition:
+    if isinstance(task, TaskDefinition):
+        return task
+    definition: TaskDefinition = registry.get('tasks', task)()
+    return definition
