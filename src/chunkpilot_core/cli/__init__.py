@@ -68,7 +68,7 @@ def _run(verb: str, words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f'chunkpilot {verb}', description=module.HELP)
     module.add_arguments(parser)
     try:
-        args = parser.parse_args(words)
+        args = parser.parse_intermixed_args(words)  # options may stand between arguments
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     error: str | None = module.main(args)

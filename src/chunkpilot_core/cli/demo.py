@@ -1,0 +1,133 @@
+"""``chunkpilot demo``: the whole graph at work, headless; what ``make demo`` runs."""
+
+import argparse
+from contextlib import ExitStack
+import json
+import os
+from pathlib import Path
+import sys
+import time
+from typing import Any, TextIO
+
+from chunkpilot_core.launching import interpreter, isolation
+from chunkpilot_core.launching.interpreter import Process
+from chunkpilot_core.launching.supervisor import Supervisor
+
+HELP = 'run episodes through the whole graph, then show numbers, a plot and a film'
+CLIENT = 'demo_client'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument('--task', default='pick_and_place', help='default: %(default)s')
+    parser.add_argument('--episodes', type=int, default=20, help='default: %(default)s')
+    parser.add_argument(
+        '--seed', type=int, default=1000, help='of the first (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--timeout', type=float, default=0.0, help="[s] per episode; 0: the task's"
+    )
+    parser.add_argument('--out', type=Path, default=Path('runs/demo'), help='default: %(default)s')
+    parser.add_argument('--launch', default='demo.launch.yaml', help='default: %(default)s')
+    parser.add_argument('--verbose', action='store_true', help='show what the nodes print')
+    parser.add_argument('arguments', nargs='*', metavar='NAME:=VALUE', help='for the launch file')
+
+
+def main(args: argparse.Namespace) -> str | None:
+    """Run the verb."""
+    from chunkpilot_core.cli.up import assignments
+
+    started = time.monotonic()
+    out: Path = args.out
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ('summary.json', 'run.json', 'episode.npz', 'episode.gif', 'episode.png'):
+        (out / name).unlink(missing_ok=True)
+    given = {'task': args.task, **assignments(args.arguments)}
+    nodes = interpreter.interpret(interpreter.find(args.launch), given)
+    print(f'{len(nodes)} nodes, {args.episodes} episodes; node output: {out}/log', flush=True)
+    with ExitStack() as stack:
+        domain = stack.enter_context(isolation.own_domain())
+        logs = Logs(out / 'log', args.verbose)
+        stack.callback(logs.close)
+        isolation.clean_shared_memory()
+        environment = {**os.environ, 'ROS_DOMAIN_ID': str(domain)}
+        supervisor = Supervisor([*nodes, client(args, nodes)], logs, environment)
+        code = supervisor.run()
+        isolation.clean_shared_memory()
+    if not (out / 'run.json').is_file():
+        return f'nothing came of it; see {out}/log' + logs.last_words()
+    restarts = {name: count for name, count in supervisor.restarts.items() if count}
+    summary = conclude(out, restarts, time.monotonic() - started)
+    if restarts or code:
+        return f'a node died: {restarts or "see above"}; see {out}/log'
+    return None if summary['executed_rows'] else 'nothing was executed'
+
+
+def client(args: argparse.Namespace, nodes: list[Process]) -> Process:
+    """Return the process that asks for the episodes; when it ends, everything does."""
+    command = (sys.executable, '-m', 'chunkpilot_nodes.demo_client')
+    options = ('task', 'episodes', 'seed', 'timeout', 'out')
+    words = [word for name in options for word in (f'--{name}', str(getattr(args, name)))]
+    environment = nodes[0].environment if nodes else {}
+    return Process(CLIENT, (*command, *words), environment=environment, required=True)
+
+
+def conclude(out: Path, restarts: dict[str, int], duration_s: float) -> dict[str, Any]:
+    """Write summary and pictures, and print the table; returns the summary."""
+    from chunkpilot_core import robot
+    from chunkpilot_core.runs import report, trace
+    from chunkpilot_core.runs.summary import write_json
+
+    summary: dict[str, Any] = json.loads((out / 'run.json').read_text(encoding='utf-8'))
+    summary['node_restarts'] = restarts
+    summary['duration_s'] = round(duration_s, 1)
+    files = ['summary.json']
+    if (out / 'episode.npz').is_file():
+        episode = trace.load(out / 'episode.npz')
+        report.plot(episode, out / 'episode.png')
+        report.film(episode, robot.load('panda'), out / 'episode.gif')
+        files += ['episode.gif', 'episode.png']
+    write_json(out / 'summary.json', summary)
+    print(f'\n{report.table(summary)}\n\n{out}: {", ".join(files)}', flush=True)
+    return summary
+
+
+class Logs:
+    """A sink that keeps each node's output in a file and shows what concerns people."""
+
+    def __init__(self, folder: Path, verbose: bool) -> None:
+        self.folder = folder
+        self.verbose = verbose
+        self._files: dict[str, TextIO] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob('*.log'):
+            old.unlink()
+
+    def __call__(self, name: str, line: str) -> None:
+        """Keep and perhaps show a line; ``name`` is empty where the launcher speaks."""
+        key = name or 'up'
+        if key not in self._files:
+            self._files[key] = (self.folder / f'{key}.log').open(
+                'w', buffering=1, encoding='utf-8'
+            )
+        self._files[key].write(line + '\n')
+        if name == CLIENT:
+            print(line, flush=True)
+        elif not name and not line.startswith((CLIENT, 'SIG')):
+            print(f'[up] {line}', flush=True)
+        elif self.verbose:
+            print(f'[{name}] {line}', flush=True)
+
+    def last_words(self) -> str:
+        """Return the last lines of each node that spoke of an error."""
+        found = []
+        for file in sorted(self.folder.glob('*_node.log')):
+            lines = file.read_text(encoding='utf-8').splitlines()
+            bad = [line for line in lines if 'rror' in line or 'FATAL' in line]
+            found += [f'\n  {file.stem}: {line}' for line in bad[-2:]]
+        return ''.join(found)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()

@@ -1,0 +1,195 @@
+"""
+Asks the graph for episodes, tells how they go, and keeps one of them for pictures.
+
+Run by ``chunkpilot demo`` as one more process of the graph; its end is the end of the demo.
+"""
+
+import argparse
+from collections.abc import Sequence
+import json
+from pathlib import Path
+import signal
+import sys
+import time
+from typing import Any
+
+from chunkpilot.action import RunTask
+from chunkpilot.msg import (
+    Command,
+    EpisodeEvent,
+    ExecutionStats,
+    HorizonDecision,
+    Outcome,
+    SimScene,
+)
+from chunkpilot_core.runs.summary import write_json
+from chunkpilot_core.runs.trace import EpisodeTrace
+from chunkpilot_core.types import EpisodeOutcome, NS_PER_S
+from chunkpilot_nodes import convert, qos
+import rclpy
+from rclpy.action import ActionClient
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+SERVER_TIMEOUT_S = 90.0
+SCENE_NS = NS_PER_S // 25
+
+
+class DemoClient(Node):
+    """One goal of ``run_task``."""
+
+    def __init__(self) -> None:
+        super().__init__('demo_client')
+        self.client = ActionClient(self, RunTask, 'run_task')
+        self.trace: EpisodeTrace | None = None
+        self.kept: EpisodeTrace | None = None
+        self._start_ns = 0
+        self._stats: dict[str, ExecutionStats] = {}
+        self._outcome: Outcome | None = None
+        self._seed = 0
+        self._count = 0
+        for kind, topic, callback, profile in (
+            (EpisodeEvent, 'episode', self._on_episode, qos.LATCHED),
+            (Outcome, 'outcome', self._on_outcome, qos.LATCHED),
+            (ExecutionStats, 'execution_stats', self._on_stats, qos.RELIABLE_10),
+        ):
+            self.create_subscription(kind, topic, callback, profile)
+        # Only until one episode is kept: two messages per control tick are not free.
+        self._costly = [
+            self.create_subscription(Command, 'command', self._on_command, qos.COMMAND),
+            self.create_subscription(SimScene, 'sim/scene', self._on_scene, qos.SENSOR),
+            self.create_subscription(
+                HorizonDecision, 'horizon', self._on_horizon, qos.RELIABLE_10
+            ),
+        ]
+
+    def _on_episode(self, msg: EpisodeEvent) -> None:
+        if msg.event == EpisodeEvent.START:
+            self._seed, self._start_ns = int(msg.seed), convert.to_ns(msg.header.stamp)
+            if self.kept is None:
+                self.trace = EpisodeTrace(msg.episode_id, self._seed)
+        else:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Keep the first episode that was solved."""
+        trace, self.trace = self.trace, None
+        if trace is None or self._outcome is None or self._outcome.outcome != Outcome.SUCCESS:
+            return
+        if trace.scenes and trace.times_s and self.kept is None:
+            self.kept = trace
+
+    def drop_costly(self) -> None:
+        """Stop listening to what is needed for pictures only, once there is enough."""
+        if self.kept is not None and self._costly:
+            for subscription in self._costly:
+                self.destroy_subscription(subscription)
+            self._costly = []
+
+    def _on_command(self, msg: Command) -> None:
+        if self.trace is None:
+            return
+        values = tuple(value for group in msg.groups for value in group.values)
+        self.trace.times_s.append((convert.to_ns(msg.header.stamp) - self._start_ns) / NS_PER_S)
+        self.trace.targets.append(values)
+        self.trace.chunks.append(int(msg.chunk_id.seq))
+        self.trace.rows.append(int(msg.row))
+        self.trace.starved.append(bool(msg.starved))
+
+    def _on_horizon(self, msg: HorizonDecision) -> None:
+        if self.trace is not None:
+            self.trace.bases[int(msg.chunk_id.seq)] = int(msg.base)
+
+    def _on_scene(self, msg: SimScene) -> None:
+        trace = self.trace
+        if trace is None:
+            return
+        stamp_ns = convert.to_ns(msg.header.stamp)
+        if not trace.scenes or stamp_ns - trace.scenes[-1].stamp_ns >= SCENE_NS:
+            trace.scenes.append(convert.scene_from_msg(msg))
+
+    def _on_outcome(self, msg: Outcome) -> None:
+        self._outcome = msg
+
+    def _on_stats(self, msg: ExecutionStats) -> None:
+        # The last ones of an episode come right after its end: that is when its line is complete.
+        self._stats[msg.episode_id] = msg
+        outcome = self._outcome
+        if outcome is not None and outcome.episode_id == msg.episode_id:
+            self._outcome = None
+            self._print(outcome, msg)
+
+    def _print(self, outcome: Outcome, stats: ExecutionStats) -> None:
+        self._count += 1
+        name = EpisodeOutcome(outcome.outcome).name.lower()
+        reason = '' if outcome.outcome == Outcome.SUCCESS else f'  {outcome.reason}'
+        print(
+            f'{self._count:3d}  seed {self._seed:<6d} {name:8s} {outcome.duration_s:5.1f} s '
+            f'{stats.policy_calls:4d} calls {stats.executed_rows:4d} rows  '
+            f'mean horizon {stats.mean_horizon:4.1f}{reason}',
+            flush=True,
+        )
+
+
+def run(
+    node: DemoClient, args: argparse.Namespace, stopping: list[int]
+) -> tuple[str, dict[str, Any]]:
+    """Send the goal and wait for the result; returns what went wrong, and the summary."""
+    deadline = time.monotonic() + SERVER_TIMEOUT_S
+    while not node.client.server_is_ready():
+        rclpy.spin_once(node, timeout_sec=0.1)
+        if stopping or time.monotonic() > deadline:
+            return f'no task node within {SERVER_TIMEOUT_S:g} s', {}
+    goal = RunTask.Goal(
+        task_kind=args.task,
+        episodes=args.episodes,
+        seed=args.seed,
+        timeout_s=float(args.timeout),
+    )
+    sent = node.client.send_goal_async(goal)
+    while not sent.done() and not stopping:
+        rclpy.spin_once(node, timeout_sec=0.1)
+    handle = sent.result() if sent.done() else None
+    if handle is None or not handle.accepted:
+        return 'the task node refused the goal', {}
+    finished = handle.get_result_async()
+    while not finished.done() and not stopping:
+        rclpy.spin_once(node, timeout_sec=0.1)
+        node.drop_costly()
+    if not finished.done():
+        return 'stopped', {}
+    result = finished.result().result
+    summary = json.loads(result.summary_json) if result.summary_json else {}
+    return ('' if result.success else result.message), summary
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the client; exit code 0 when the run went through."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--task', default='pick_and_place')
+    parser.add_argument('--episodes', type=int, default=20)
+    parser.add_argument('--seed', type=int, default=1000)
+    parser.add_argument('--timeout', type=float, default=0.0)
+    parser.add_argument('--out', type=Path, required=True)
+    args = parser.parse_args(argv)
+    stopping: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: stopping.append(received))
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+    node = DemoClient()
+    try:
+        error, summary = run(node, args, stopping)
+        if summary:
+            write_json(args.out / 'run.json', summary)
+        if node.kept is not None:
+            node.kept.save(args.out / 'episode.npz')
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
+    if error:
+        print(f'demo: {error}', file=sys.stderr, flush=True)
+    return 1 if error else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
