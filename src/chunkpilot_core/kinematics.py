@@ -3,6 +3,7 @@ Forward and inverse kinematics of a serial arm, fast enough for every tick and f
 """
 
 from dataclasses import dataclass
+import math
 
 from chunkpilot_core import rotations
 from chunkpilot_core.errors import InvalidDataError
@@ -101,11 +102,12 @@ class Kinematics:
         for _ in range(max_iterations):
             frames = self.frames(joints)
             error = self._error(frames[-1], position, rotation)
-            if max(np.linalg.norm(error[:3]), np.linalg.norm(error[3:])) < tolerance:
-                break
+            left_p, left_r = _length(error[:3]), _length(error[3:])
+            if max(left_p, left_r) < tolerance:
+                return Solution(joints, left_p, left_r, True)
             joints = self._step(joints, _jacobian(frames), error, pull)
         left = self._error(self.frames(joints)[-1], position, rotation)
-        left_p, left_r = float(np.linalg.norm(left[:3])), float(np.linalg.norm(left[3:]))
+        left_p, left_r = _length(left[:3]), _length(left[3:])
         return Solution(joints, left_p, left_r, max(left_p, left_r) < 10 * tolerance)
 
     def _step(self, joints: F64, jacobian: F64, error: F64, pull: float) -> F64:
@@ -125,6 +127,10 @@ class Kinematics:
     def _error(tool: F64, position: F64, rotation: F64) -> F64:
         turn = rotations.between(tool[:3, :3], rotation)
         return np.concatenate((position - tool[:3, 3], turn))
+
+
+def _length(vector: F64) -> float:
+    return math.sqrt(float(vector @ vector))
 
 
 def _jacobian(frames: F64) -> F64:

@@ -91,4 +91,10 @@ def between(a: F64, b: F64) -> F64:
     """
     Return the rotation vector (3,) [rad] that turns matrix ``a`` into ``b``, in the common frame.
     """
-    return to_vector(to_quaternion(b @ a.T))
+    m = b @ a.T
+    cosine = 0.5 * (float(m[0, 0] + m[1, 1] + m[2, 2]) - 1.0)
+    if cosine < 0.0:  # the short way below loses digits near half a turn
+        return to_vector(to_quaternion(m))
+    axis = 0.5 * np.array([m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]])
+    sine = math.sqrt(float(axis @ axis))
+    return axis * (math.atan2(sine, cosine) / sine) if sine > 1e-12 else axis

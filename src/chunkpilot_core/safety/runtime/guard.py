@@ -119,6 +119,7 @@ class Guard:
             robot, self.kinematics, self.limiter, self._stream, self.config.period_s
         )
         self._session = session
+        self._limits_hash = robot.limits_hash  # 1.5 ms: too dear for every tick
         self._rows: RowRecorder | None = None
         self._position = np.zeros(len(robot.joints))
         self._velocity = np.zeros(len(robot.joints))
@@ -606,7 +607,7 @@ class Guard:
             why_not=why_not,
             moving=self._homing is not None,
             at_target=self._at_target,
-            limits_hash=self.robot.limits_hash,
+            limits_hash=self._limits_hash,
             robot=self.robot.name,
         )
 

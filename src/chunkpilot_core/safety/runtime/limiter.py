@@ -91,8 +91,8 @@ class Limiter:
         """
         Go towards a target for one tick, without overshoot of a target that keeps its velocity.
 
-        In the frame that moves with the target the way left is closed by the fastest dead-beat law;
-        the arm's joints are scaled together, so that it stays straight where the limits allow.
+        In the frame moving with the target the way left is closed by the fastest dead-beat law;
+        the joints of the arm are scaled together, so that it stays straight where limits allow.
 
         :param position: commanded so far, shape (J,) [rad, m]
         :param velocity: of the last tick, shape (J,)
