@@ -44,7 +44,9 @@ class DemoClient(Node):
         self.trace: EpisodeTrace | None = None
         self.kept: EpisodeTrace | None = None
         self._start_ns = 0
-        self._stats: dict[str, ExecutionStats] = {}
+        self._episode = ''
+        self._ended = False
+        self._stats: ExecutionStats | None = None
         self._outcome: Outcome | None = None
         self._seed = 0
         self._count = 0
@@ -66,17 +68,39 @@ class DemoClient(Node):
     def _on_episode(self, msg: EpisodeEvent) -> None:
         if msg.event == EpisodeEvent.START:
             self._seed, self._start_ns = int(msg.seed), convert.to_ns(msg.header.stamp)
+            self._episode, self._outcome, self._stats = msg.episode_id, None, None
+            self._ended = False
             if self.kept is None:
                 self.trace = EpisodeTrace(msg.episode_id, self._seed)
-        else:
-            self._keep()
+        elif msg.episode_id == self._episode:
+            self._ended = True
+            self._stats = None  # the final ones come after the end
+            self._conclude()
 
-    def _keep(self) -> None:
-        """Keep the first episode that was solved."""
-        trace, self.trace = self.trace, None
-        if trace is None or self._outcome is None or self._outcome.outcome != Outcome.SUCCESS:
+    def _on_outcome(self, msg: Outcome) -> None:
+        if msg.episode_id == self._episode:
+            self._outcome = msg
+            self._conclude()
+
+    def _on_stats(self, msg: ExecutionStats) -> None:
+        if msg.episode_id == self._episode:
+            self._stats = msg
+            self._conclude()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an episode has no line yet."""
+        return bool(self._episode)
+
+    def _conclude(self) -> None:
+        """Print an episode's line and keep the first solved one, once all is known of it."""
+        outcome, stats = self._outcome, self._stats
+        if not self._ended or outcome is None or stats is None:
             return
-        if trace.scenes and trace.times_s and self.kept is None:
+        self._print(outcome, stats)
+        trace, self.trace, self._episode = self.trace, None, ''
+        solved = outcome.outcome == Outcome.SUCCESS
+        if solved and self.kept is None and trace and trace.scenes and trace.times_s:
             self.kept = trace
 
     def drop_costly(self) -> None:
@@ -87,7 +111,7 @@ class DemoClient(Node):
             self._costly = []
 
     def _on_command(self, msg: Command) -> None:
-        if self.trace is None:
+        if self.trace is None or self._ended:
             return
         values = tuple(value for group in msg.groups for value in group.values)
         self.trace.times_s.append((convert.to_ns(msg.header.stamp) - self._start_ns) / NS_PER_S)
@@ -102,22 +126,11 @@ class DemoClient(Node):
 
     def _on_scene(self, msg: SimScene) -> None:
         trace = self.trace
-        if trace is None:
+        if trace is None or self._ended:
             return
         stamp_ns = convert.to_ns(msg.header.stamp)
         if not trace.scenes or stamp_ns - trace.scenes[-1].stamp_ns >= SCENE_NS:
             trace.scenes.append(convert.scene_from_msg(msg))
-
-    def _on_outcome(self, msg: Outcome) -> None:
-        self._outcome = msg
-
-    def _on_stats(self, msg: ExecutionStats) -> None:
-        # The last ones of an episode come right after its end: that is when its line is complete.
-        self._stats[msg.episode_id] = msg
-        outcome = self._outcome
-        if outcome is not None and outcome.episode_id == msg.episode_id:
-            self._outcome = None
-            self._print(outcome, msg)
 
     def _print(self, outcome: Outcome, stats: ExecutionStats) -> None:
         self._count += 1
@@ -158,6 +171,9 @@ def run(
         node.drop_costly()
     if not finished.done():
         return 'stopped', {}
+    deadline = time.monotonic() + 2.0
+    while node.busy and time.monotonic() < deadline:
+        rclpy.spin_once(node, timeout_sec=0.1)
     result = finished.result().result
     summary = json.loads(result.summary_json) if result.summary_json else {}
     return ('' if result.success else result.message), summary
