@@ -230,16 +230,15 @@ class Run:
         """Bring the guard to DISARMED from wherever it is; its refusal is passed on."""
         deadline = self._deadline(self.config.arm_timeout_s)
         while self.world.state is not ArmState.DISARMED:
-            if self.world.state in (ArmState.STOPPED, ArmState.ESTOP):
-                service = 'guard/reset'
-            else:
-                service = 'guard/disarm'
+            latched = self.world.state in (ArmState.STOPPED, ArmState.ESTOP)
+            service = 'guard/reset' if latched else 'guard/disarm'
             success, message, _ = yield from self._call(service)
-            if not success and self._steady_ns > deadline:
-                raise NotPossibleError(f'{service}: {message}')
-            yield from self._pause(0.02 if success else 0.3)
+            # It decelerates first.
+            patience = self._deadline(1.0 if success else 0.3)
+            while self.world.state is not ArmState.DISARMED and self._steady_ns < patience:
+                yield
             if self._steady_ns > deadline:
-                raise NotPossibleError(f'{service}: the guard did not follow')
+                raise NotPossibleError(f'{service}: {message}')
 
     def _reset(self, seed: int) -> Generator[None, None, Task]:
         success, message, task = yield from self._call('sim/reset', seed)

@@ -97,7 +97,7 @@ def film(trace: EpisodeTrace, robot: Robot, path: Path) -> None:
     from PIL import Image, ImageDraw
 
     width, height = FILM_SIZE
-    view = camera.orbit('film', width, height, (-0.15, 0.0, 0.12), 1.15, 52.0, -24.0, 45.0)
+    view = camera.orbit('film', width, height, (-0.15, 0.0, 0.12), 1.3, 52.0, -24.0, 45.0)
     renderer = Renderer(view, robot)
     frames = []
     try:
