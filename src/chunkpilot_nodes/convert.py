@@ -35,8 +35,10 @@ from chunkpilot.msg import (
     SimScene,
     Task,
 )
+from chunkpilot.srv import MoveTo
 from chunkpilot_core import types
 from chunkpilot_core.errors import InvalidDataError
+from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim.scene import Scene
 from geometry_msgs.msg import Pose
 import numpy as np
@@ -245,6 +247,19 @@ def observation_from_msg(msg: Observation) -> types.Observation:
         missing=tuple(msg.missing),
         frozen=tuple(msg.frozen),
         dropped=tuple(msg.dropped),
+        health=types.Health(msg.health),
+        health_reason=msg.health_reason,
+    )
+
+
+def health_from_msg(msg: Observation) -> types.Observation:
+    """Translate only who an observation is, when, and how healthy: a tenth of the whole's cost."""
+    return types.Observation(
+        id=id_from_msg(msg.id),
+        stamp_ns=to_ns(msg.header.stamp),
+        oldest_ns=to_ns(msg.oldest),
+        state_names=(),
+        state=np.zeros(0, np.float32),
         health=types.Health(msg.health),
         health_reason=msg.health_reason,
     )
@@ -726,6 +741,23 @@ def executed_rows_from_msg(msg: ExecutedRows) -> types.ExecutedRows:
         space_hash=msg.space_hash,
         task_id=msg.task_id,
         episode_id=msg.episode_id,
+    )
+
+
+def goal_from_request(request: MoveTo.Request, robot: Robot) -> types.F64 | None:
+    """
+    Return where a robot shall move: arm joints (n,) or all joints (J,), None for its home pose.
+
+    :raises InvalidDataError: names that are not exactly the arm's or all of the robot's joints
+    """
+    names, positions = list(request.joint_names), _doubles(request.positions)
+    if not names and not positions.size:
+        return None
+    for known in (robot.arm_joints, robot.joints):
+        if sorted(names) == sorted(known) and len(positions) == len(known):
+            return positions[[names.index(name) for name in known]]
+    raise InvalidDataError(
+        f'{len(positions)} positions for {names}, expected each of {list(robot.arm_joints)} once'
     )
 
 

@@ -127,6 +127,7 @@ class Guard:
         self._tool = np.zeros(3)
         self._squeeze: tuple[F64, F64] | None = None
         self._pending: Command | None = None
+        self._unreadable = ''
         self._homing: Homing | None = None
         self._at_target = False
         self._estops: dict[str, tuple[bool, int]] = {}
@@ -134,7 +135,7 @@ class Guard:
         self._slow = 1.0
         self._episode: bool | None = None  # None: nobody announces episodes
         self._tags = ('', '')
-        self._stamp_ns = 0
+        self._stamp_ns = self._moved_ns = 0  # of the newest motion: its command, and the tick
 
     # ---- inputs ---------------------------------------------------------------------------------
 
@@ -153,6 +154,10 @@ class Guard:
     def on_command(self, command: Command, now_ns: int) -> None:
         """Take a command; the next tick judges it. A newer one replaces it."""
         self._pending = command
+
+    def on_unreadable(self, reason: str, now_ns: int) -> None:
+        """Take note of a command that could not even be read: it counts as faulty."""
+        self._unreadable = reason
 
     def on_observation(self, observation: Observation, now_ns: int) -> None:
         """Take the health of an observation."""
@@ -195,7 +200,8 @@ class Guard:
         self._velocity = np.zeros_like(self._position)
         self._fingers = self._position[n:].copy()
         self._tool = self.kinematics.forward(self._position[:n]).position
-        self._stamp_ns, self._slow, self._pending = now_ns, 1.0, None
+        self._stamp_ns = self._moved_ns = now_ns
+        self._slow, self._pending = 1.0, None
         self._at_target = False
         self._situation.not_before_ns = 0
         self._stream.reset()
@@ -343,8 +349,15 @@ class Guard:
     def _take_command(self, findings: list[Finding]) -> Command | None:
         """Judge the pending command, return it if it is accepted."""
         command, self._pending = self._pending, None
+        unreadable, self._unreadable = self._unreadable, ''
         situation, state = self._situation, self.machine.state
-        if command is None or state not in LIVE or self._homing or self.machine.disarming:
+        if state not in LIVE or self._homing or self.machine.disarming:
+            return None
+        if unreadable:
+            self._reject(
+                None, Finding(Reaction.REJECT_CHUNK, unreadable, check='command'), findings
+            )
+        if command is None:
             return None
         situation.command = command
         objection = next(self._checks.findings(Stage.COMMAND, situation), None)
@@ -354,11 +367,16 @@ class Guard:
             if objection is None:
                 return command
         if objection is not None:
-            findings.append(objection)
-            self._reporter.reject(objection, command, situation)
-            if objection.fault:
-                self._count_fault(objection)
+            self._reject(command, objection, findings)
         return None
+
+    def _reject(
+        self, command: Command | None, objection: Finding, findings: list[Finding]
+    ) -> None:
+        findings.append(objection)
+        self._reporter.reject(objection, command, self._situation)
+        if objection.fault:
+            self._count_fault(objection)
 
     def _accept(self, command: Command) -> Finding | None:
         n, limiter = self.limiter.n_arm, self.limiter
@@ -415,13 +433,13 @@ class Guard:
         """
         situation, period_s = self._situation, self.config.period_s
         stamp_ns = command.stamp_ns if command is not None else situation.now_ns
-        by_stamp_s = seconds(stamp_ns - self._stamp_ns)
-        self._stamp_ns = stamp_ns
-        passed_s = seconds(situation.now_ns - situation.last_ns) if situation.last_ns else period_s
-        for candidate_s in (by_stamp_s, passed_s):
-            if 0.2 * period_s <= candidate_s <= 3.0 * period_s:
-                return candidate_s
-        return 0.0 if 0.0 <= passed_s < 0.2 * period_s else period_s
+        passed_s = seconds(stamp_ns - self._stamp_ns)
+        if not 0.2 * period_s <= passed_s <= 3.0 * period_s:
+            passed_s = seconds(situation.now_ns - self._moved_ns)
+        if 0.0 <= passed_s < 0.2 * period_s:
+            return 0.0
+        self._stamp_ns, self._moved_ns = stamp_ns, situation.now_ns
+        return passed_s if 0.0 <= passed_s <= 3.0 * period_s else period_s
 
     def _wish(self, command: Command | None, dt: float) -> Step:
         """Return the limiter's next setpoint, and note what was asked for."""
@@ -539,6 +557,7 @@ class Guard:
         situation.measured = situation.observation = None
         situation.not_before_ns = 0
         self._pending, self._stamp_ns = None, situation.now_ns
+        self._moved_ns = situation.now_ns
         self._stream.pause()
         self.machine.new_epoch()
 

@@ -48,7 +48,7 @@ class Reporter:
         self._counters = [0] * len(Reaction)
         self._status: GuardStatus | None = None
 
-    def reject(self, found: Finding, command: Command, situation: Situation) -> None:
+    def reject(self, found: Finding, command: Command | None, situation: Situation) -> None:
         """Tell of a command that was not accepted."""
         self._event('rejection', found, situation, command)
 
