@@ -36,6 +36,8 @@ from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.clock import Clock, ClockType
 from rclpy.task import Future
+from std_msgs.msg import Bool
+from std_srvs.srv import Trigger
 
 PERIOD_S = 0.02
 GUARD_SERVICES = ('guard/arm', 'guard/disarm', 'guard/reset')
@@ -77,6 +79,7 @@ class TaskNode(spin.SupervisedNode):
             (PolicyInfo, 'policy/info', self._on_policy, qos.LATCHED),
             (Observation, 'observation', self._on_observation, qos.RELIABLE_10),
             (ExecutionStats, 'execution_stats', self._on_stats, qos.RELIABLE_10),
+            (Bool, 'driver/stopped', self._on_driver, qos.LATCHED),
         ):
             self.create_subscription(kind, topic, callback, profile)
         self._tasks = self.create_publisher(TaskMsg, 'task', qos.LATCHED)
@@ -85,6 +88,7 @@ class TaskNode(spin.SupervisedNode):
         self._remote = {name: self.create_client(GuardCommand, name) for name in GUARD_SERVICES}
         self._remote['guard/move_to'] = self.create_client(MoveTo, 'guard/move_to')
         self._remote['sim/reset'] = self.create_client(SimReset, 'sim/reset')
+        self._remote['driver/clear'] = self.create_client(Trigger, 'driver/clear')
         self._server = ActionServer(
             self,
             RunTask,
@@ -126,6 +130,9 @@ class TaskNode(spin.SupervisedNode):
         bad = msg.health == Observation.BAD
         world.observation_bad = msg.health_reason or 'observation is bad' if bad else ''
 
+    def _on_driver(self, msg: Bool) -> None:
+        self._world.driver_stopped = bool(msg.data)
+
     def _on_stats(self, msg: ExecutionStats) -> None:
         self._world.hear('execution', int(msg.session), time.monotonic_ns())
         self._tally.add_stats(convert.execution_stats_from_msg(msg))
@@ -146,7 +153,7 @@ class TaskNode(spin.SupervisedNode):
     async def _execute(self, goal: ServerGoalHandle) -> RunTask.Result:
         request = goal.request
         try:
-            timeout_s = self._timeout_s(request.task_kind, float(request.timeout_s))
+            timeout_s = self._check(request)
         except ChunkpilotError as error:
             goal.abort()
             return RunTask.Result(success=False, message=str(error))
@@ -166,19 +173,24 @@ class TaskNode(spin.SupervisedNode):
         run, self._run = self._run, None
         return self._conclude(goal, run)
 
-    def _timeout_s(self, kind: str, wanted_s: float) -> float:
+    def _check(self, request: RunTask.Goal) -> float:
         """
-        Check that the policy was made for the task, and return how long an episode may last [s].
+        Check that a goal can be served, and return how long its episodes may last [s].
 
-        :raises ChunkpilotError: unknown task, or a policy for another one
+        :raises ChunkpilotError: unknown task, a policy for another one, or nobody who records
         """
+        kind, trained = request.task_kind, self._world.policy_task
         task = registry.get('tasks', kind)()
-        trained = self._world.policy_task
         if trained and trained != kind:
             raise ChunkpilotError(
                 f'the policy {self._policy.name!r} was trained for {trained!r}, not for {kind!r}'
             )
-        return wanted_s or float(task.timeout_s)
+        services = {name for name, _ in self.get_service_names_and_types()}
+        if request.record and self.resolve_service_name('recorder/start') not in services:
+            raise ChunkpilotError(
+                'record: no recorder is there; launch the graph with record:=true'
+            )
+        return float(request.timeout_s) or float(task.timeout_s)
 
     def _conclude(self, goal: ServerGoalHandle, run: Run) -> RunTask.Result:
         summary = self._tally.summary(
@@ -288,6 +300,8 @@ class TaskNode(spin.SupervisedNode):
             )
         elif call.service == 'guard/move_to':
             request = MoveTo.Request()
+        elif call.service == 'driver/clear':
+            request = Trigger.Request()
         else:
             request = GuardCommand.Request(source='task_node', reason=f'episode {run.episode_id}')
 

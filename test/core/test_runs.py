@@ -107,6 +107,8 @@ class Graph:
             task = Task(f'push-{call.seed}-0', 'push', goal=np.zeros(3, np.float32))
         elif call.service == 'guard/move_to':
             self.moving_ticks = 20
+        elif call.service == 'driver/clear':
+            self.world.driver_stopped = False
         else:
             self.state = ArmState.ARMED if call.service == 'guard/arm' else ArmState.DISARMED
             self.epoch += 1
@@ -161,6 +163,13 @@ def test_stopped_guard_is_reset_before_it_is_armed():
     graph.state = ArmState.STOPPED
     graph.finish()
     assert graph.log[:2] == ['guard/reset', 'sim/reset']
+
+
+def test_driver_that_the_watchdog_stopped_is_cleared_explicitly():
+    graph = Graph()
+    graph.world.driver_stopped = True
+    graph.finish()
+    assert graph.log[:3] == ['driver/clear', 'sim/reset', 'task']
 
 
 def test_refusal_to_arm_is_tried_again_and_then_passed_on():

@@ -301,6 +301,12 @@ def test_wrong_task_is_refused_with_the_reason(graph, kind, message):
     assert graph.log == []
 
 
+def test_record_needs_a_recorder(graph):
+    result = wait(graph.send(record=True).get_result_async()).result
+    assert not result.success
+    assert 'record:=true' in result.message
+
+
 def test_misspelt_parameter_ends_the_node():
     done = subprocess.run(
         command('ready_timeout:=2.0'),

@@ -206,6 +206,7 @@ class Run:
             yield from self._until(self._unready, self.config.ready_timeout_s)
             self.phase = 'resetting'
             yield from self._disarm()
+            yield from self._clear_driver()
             task = yield from self._reset(seed)
             self._effects.append(Announce(task))
             self.phase = 'arming'
@@ -239,6 +240,13 @@ class Run:
                 yield
             if self._steady_ns > deadline:
                 raise NotPossibleError(f'{service}: {message}')
+
+    def _clear_driver(self) -> Wait:
+        """Let the driver take commands again, which the watchdog has stopped for a dead guard."""
+        if self.world.driver_stopped:
+            success, message, _ = yield from self._call('driver/clear')
+            if not success:
+                raise NotPossibleError(f'driver/clear: {message}')
 
     def _reset(self, seed: int) -> Generator[None, None, Task]:
         success, message, task = yield from self._call('sim/reset', seed)

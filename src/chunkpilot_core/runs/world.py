@@ -25,6 +25,7 @@ class World:
     policy_ready: bool = False
     policy_state: str = 'not heard of'
     policy_task: str = ''
+    driver_stopped: bool = False
     observed_task: str = ''
     observation_bad: str = 'no observation yet'
     heard: dict[str, Heard] = field(default_factory=dict)

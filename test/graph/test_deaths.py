@@ -1,0 +1,243 @@
+"""kill -9 of each node in motion: the arm decelerates, the rest lives, the next episode works."""
+
+from collections.abc import Callable, Iterator
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip('rclpy')
+
+from chunkpilot.action import RunTask
+from chunkpilot.msg import EpisodeEvent, GuardState, Outcome, SafetyVerdict
+from chunkpilot_core import robot
+from chunkpilot_core.launching.isolation import own_domain
+from chunkpilot_nodes import qos
+import psutil
+import rclpy
+from rclpy.action import ActionClient
+from rclpy.executors import SingleThreadedExecutor
+from std_msgs.msg import Bool
+
+pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(180)]
+
+PANDA = robot.load('panda')
+NODES = (
+    'sim_node',
+    'guard_node',
+    'watchdog_node',
+    'execution_node',
+    'perception_node',
+    'policy_node',
+    'camera_node',
+    'learner_node',
+    'task_node',
+)
+
+
+class Graph:
+    """The graph of the launch file, and somebody who watches it."""
+
+    def __init__(self, domain: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, '-m', 'chunkpilot_core.cli', 'up', 'demo'],
+            env={**os.environ, 'ROS_DOMAIN_ID': str(domain)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+        self.context = rclpy.context.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node('watcher', context=self.context)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.outcomes: list[Outcome] = []
+        self.states: list[GuardState] = []
+        self.stopped: list[bool] = []
+        self.verdicts: list[tuple[float, int, np.ndarray, np.ndarray]] = []
+        self.started_s: float | None = None
+        listen = self.node.create_subscription
+        listen(Outcome, 'outcome', self.outcomes.append, qos.LATCHED)
+        listen(GuardState, 'guard/state', self.states.append, qos.LATCHED)
+        listen(Bool, 'driver/stopped', lambda msg: self.stopped.append(msg.data), qos.LATCHED)
+        listen(EpisodeEvent, 'episode', self._on_episode, qos.LATCHED)
+        listen(SafetyVerdict, 'verdict', self._on_verdict, qos.VERDICT)
+        self.client = ActionClient(self.node, RunTask, 'run_task')
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(iter(self.process.stdout.readline, ''))
+
+    def _on_episode(self, msg: EpisodeEvent) -> None:
+        self.started_s = time.monotonic() if msg.event == EpisodeEvent.START else None
+
+    def _on_verdict(self, msg: SafetyVerdict) -> None:
+        sent, velocity = np.array(msg.sent), np.array(msg.sent_velocity)
+        self.verdicts.append((time.monotonic(), msg.state, sent, velocity))
+
+    def spin_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Listen until a condition holds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, ''.join(self.lines[-40:])
+            assert self.process.poll() is None, ''.join(self.lines[-40:])
+            self.executor.spin_once(timeout_sec=0.02)
+
+    def spin(self, duration_s: float) -> None:
+        """Listen for a while."""
+        end = time.monotonic() + duration_s
+        while time.monotonic() < end:
+            self.executor.spin_once(timeout_sec=0.02)
+
+    def pids(self) -> dict[str, int]:
+        """Return the process of each node."""
+        found = {}
+        for child in psutil.Process(self.process.pid).children():
+            words = child.cmdline()
+            found |= {
+                name: child.pid for name in NODES if any(w.endswith(f'/{name}') for w in words)
+            }
+        return found
+
+    def run(self, episodes: int, seed: int):
+        """Ask for episodes; returns the future of the result."""
+        self.spin_until(self.client.server_is_ready, 60.0)
+        goal = RunTask.Goal(task_kind='pick_and_place', episodes=episodes, seed=seed)
+        sent = self.client.send_goal_async(goal)
+        self.spin_until(sent.done, 10.0)
+        assert sent.result().accepted
+        return sent.result().get_result_async()
+
+    def close(self) -> None:
+        """End the graph as a user does."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            assert self.process.wait(20.0) == 0
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+            self.executor.shutdown()
+            rclpy.shutdown(context=self.context)
+
+
+@pytest.fixture(name='graph', scope='module')
+def _graph() -> Iterator[Graph]:
+    with own_domain() as domain:
+        graph = Graph(domain)
+        try:
+            yield graph
+        finally:
+            graph.close()
+
+
+def kill_in_motion(graph: Graph, name: str) -> tuple[dict[str, int], float]:
+    """Kill a node half a second into an episode; returns the nodes of before, and when."""
+    graph.spin_until(lambda: graph.started_s is not None, 90.0)
+    graph.spin_until(lambda: moving(graph), 5.0)
+    before = graph.pids()
+    assert set(before) == set(NODES)
+    os.kill(before[name], signal.SIGKILL)
+    return before, time.monotonic()
+
+
+def moving(graph: Graph) -> bool:
+    """Whether the arm moves visibly."""
+    return bool(graph.verdicts) and float(np.abs(graph.verdicts[-1][3][:7]).max()) > 0.2
+
+
+def finish(graph: Graph, future, before: dict[str, int], name: str):
+    """Wait for the end of the run; only the killed node may be another process."""
+    graph.spin_until(future.done, 120.0)
+    after = graph.pids()
+    assert after.keys() == before.keys()
+    assert {node for node in NODES if after[node] != before[node]} == {name}
+    return future.result().result
+
+
+def outcomes(graph: Graph, since: int) -> list[int]:
+    """Return the outcomes of a run's episodes."""
+    return [msg.outcome for msg in graph.outcomes[since:]]
+
+
+@pytest.mark.parametrize('name', ['perception_node', 'policy_node', 'execution_node'])
+def test_arm_decelerates_and_holds_and_the_next_episode_succeeds(graph, name):
+    since = len(graph.outcomes)
+    graph.started_s = None
+    future = graph.run(3, seed=1000)
+    before, _ = kill_in_motion(graph, name)
+    graph.verdicts.clear()
+    graph.spin(1.2)
+    ticks = [entry for entry in graph.verdicts if entry[1] in (GuardState.ARMED, GuardState.HOLD)]
+    sent = np.array([entry[2] for entry in ticks])
+    assert len(sent) > 5, 'the guard fell silent'
+    # No jump: from one tick to the next no joint is sent further than its speed allows.
+    limits = PANDA.limit_array('max_velocity')
+    assert np.all(np.abs(np.diff(sent, axis=0)) <= limits * 0.03 + 1e-6)
+    graph.spin_until(lambda: len(graph.outcomes) > since, 20.0)
+    # Between death and end the arm came to rest.
+    last = [entry for entry in graph.verdicts if entry[1] in (GuardState.ARMED, GuardState.HOLD)][
+        -1
+    ]
+    assert np.abs(last[3][:7]).max() < 0.02
+    result = finish(graph, future, before, name)
+    assert outcomes(graph, since)[0] == Outcome.ABORTED
+    assert Outcome.SUCCESS in outcomes(graph, since)[1:]
+    assert (result.episodes, result.aborted) == (3, 1)
+
+
+def test_learner_is_missed_by_nobody(graph):
+    since = len(graph.outcomes)
+    graph.started_s = None
+    future = graph.run(3, seed=1000)
+    before, _ = kill_in_motion(graph, 'learner_node')
+    result = finish(graph, future, before, 'learner_node')
+    assert result.aborted == 0
+    assert outcomes(graph, since).count(Outcome.SUCCESS) >= 2
+
+
+def test_watchdog_stops_the_driver_of_a_dead_guard_which_comes_back_disarmed(graph):
+    since = len(graph.outcomes)
+    graph.started_s = None
+    future = graph.run(3, seed=1000)
+    before, killed_s = kill_in_motion(graph, 'guard_node')
+    graph.stopped.clear()
+    graph.states.clear()
+    graph.spin_until(lambda: True in graph.stopped, 2.0)
+    assert time.monotonic() - killed_s < 1.0
+    graph.spin_until(lambda: bool(graph.states), 20.0)
+    assert graph.states[0].state == GuardState.DISARMED
+    result = finish(graph, future, before, 'guard_node')
+    assert outcomes(graph, since)[0] == Outcome.ABORTED
+    assert Outcome.SUCCESS in outcomes(graph, since)[1:]
+    assert result.aborted == 1
+
+
+def test_death_of_the_simulator_is_said(graph):
+    since = len(graph.outcomes)
+    graph.started_s = None
+    future = graph.run(3, seed=1000)
+    before, _ = kill_in_motion(graph, 'sim_node')
+    finish(graph, future, before, 'sim_node')
+    first = graph.outcomes[since]
+    assert first.outcome == Outcome.ABORTED
+    assert 'sim' in first.reason
+    assert Outcome.SUCCESS in outcomes(graph, since)[1:]
+
+
+def test_everything_ends_when_the_watchdog_does():
+    with own_domain() as domain:
+        graph = Graph(domain)
+        graph.spin_until(lambda: set(graph.pids()) == set(NODES), 30.0)
+        graph.spin_until(graph.client.server_is_ready, 60.0)
+        pids = graph.pids()
+        os.kill(pids['watchdog_node'], signal.SIGKILL)
+        assert graph.process.wait(20.0) == 1
+        assert not any(psutil.pid_exists(pid) for pid in pids.values())
+        graph.executor.shutdown()
+        rclpy.shutdown(context=graph.context)
