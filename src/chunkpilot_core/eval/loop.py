@@ -31,6 +31,7 @@ from chunkpilot_core.types import (
     ArmState,
     ExecutedRows,
     F64,
+    GuardStatus,
     Health,
     Image,
     JointState,
@@ -180,6 +181,7 @@ class _Episode:
         self._images: deque[tuple[int, Image]] = deque()
         self._camera_ns = self._observe_ns = START_NS
         self._observation: Observation | None = None
+        self._status: GuardStatus | None = None
         self._sent: list[F64] = []
         self._reactions: Counter[str] = Counter()
         self._notes: list[str] = []
@@ -220,12 +222,13 @@ class _Episode:
         if seen is None or seen.health is Health.BAD:
             return False
         inputs = seen.vector(self._loop.policy.spec.input_names)
-        armed = self._guard_state is ArmState.ARMED
-        if not armed:
+        status = self._status
+        if status is None or status.state is not ArmState.ARMED:
             done, reason = self._guard.arm(self._now_ns)
             if not done:
                 self._note(f'arm: {reason}')
-        return armed and bool(np.all(np.isfinite(inputs)))
+            return False
+        return not status.ramping and bool(np.all(np.isfinite(inputs)))
 
     def _tick(self) -> None:
         now_ns = self._now_ns
@@ -241,7 +244,7 @@ class _Episode:
         if tick.command is not None:
             self._guard.on_command(tick.command, now_ns)
         answer = self._guard.tick(now_ns, now_ns, tick.command is None)
-        self._guard_state = answer.status.state
+        self._status = answer.status
         self._executor.set_speed_scale(answer.speed_scale)
         if answer.status_changed:
             self._executor.set_guard(answer.status, now_ns)
@@ -253,8 +256,6 @@ class _Episode:
                 self._sent.append(answer.positions)
         self._world.step(answer.positions)
         self._show(now_ns, answer.positions)
-
-    _guard_state: ArmState = ArmState.DISARMED
 
     def _perceive(self, state: JointState, now_ns: int) -> None:
         config = self._loop.config

@@ -1,76 +1,62 @@
-"""The comparison as a table in the terminal."""
+"""The comparison as a table in the terminal: a column a strategy, so that it fits 80 characters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import math
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-COLUMNS = (
-    'strategy',
-    'success',
-    'difference',
-    'calls/episode',
-    'calls saved',
-    'rows run',
-    'starved %',
-    'jerk rms / peak',
-    'age p50 / p99',
-    'guard pass %',
-)
+Row = Mapping[str, Any]
 
 
-def table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+def table(rows: Sequence[Row], title: str) -> Table:
     """Return the table of :func:`~chunkpilot_core.eval.summary.summarise`'s rows."""
-    out = Table(title=title, caption=_CAPTION, box=box.SIMPLE_HEAD)
-    for column in COLUMNS:
-        out.add_column(column, justify='left' if column == 'strategy' else 'right')
+    out = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD)
+    out.add_column(f'{rows[0]["episodes"]} episodes, 95 % intervals')
     for row in rows:
-        out.add_row(*_cells(row))
+        out.add_column(row['strategy'], justify='right')
+    for name, cell in LINES:
+        out.add_row(name, *(cell(row) for row in rows))
     return out
 
 
-_CAPTION = (
-    'intervals are 95 %: success Wilson, difference to the first row paired (Newcombe), '
-    'calls paired bootstrap'
-)
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row['strategy'],
-        _interval(row['success'], 100, '%'),
-        _interval(row.get('success_difference'), 100, '', sign=True),
-        _number(row['calls_per_episode'], '.2f'),
-        _interval(row.get('calls_ratio'), 1, 'x', digits=2),
-        _number(row['mean_horizon'], '.1f'),
-        _number(row['starved_pct'], '.2f'),
-        f'{_number(row["rms_jerk"], ".0f")} / {_number(row["peak_jerk"], ".0f")}',
-        f'{_ms(row["observation_age_p50_s"])} / {_ms(row["observation_age_p99_s"])} ms',
-        _number(row['guard_pass_pct'], '.2f'),
-    ]
-
-
 def _interval(
-    estimate: Mapping[str, float] | None,
-    factor: float,
-    unit: str,
-    sign: bool = False,
-    digits: int = 1,
-) -> str:
-    if estimate is None:
-        return '-'
-    plus = '+' if sign else ''
-    value, low, high = (
-        f'{estimate[name] * factor:{plus}.{digits}f}' for name in ('value', 'low', 'high')
-    )
-    return f'{value}{unit} ({low} to {high})'
+    name: str, factor: float, unit: str = '', sign: bool = False
+) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        if row.get(name) is None:
+            return '-'
+        plus, digits = '+' if sign else '', 2 if unit == 'x' else 1
+        value, low, high = (
+            f'{row[name][key] * factor:{plus}.{digits}f}' for key in ('value', 'low', 'high')
+        )
+        return f'{value}{unit} ({low} to {high})'
+
+    return cell
 
 
-def _number(value: float, form: str) -> str:
-    return '-' if math.isnan(value) else format(value, form)
+def _numbers(form: str, *names: str, factor: float = 1.0) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        values = [row[name] * factor for name in names]
+        return ' / '.join('-' if math.isnan(value) else format(value, form) for value in values)
+
+    return cell
 
 
-def _ms(value: float) -> str:
-    return _number(1000 * value, '.0f')
+LINES: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ('success', _interval('success', 100, ' %')),
+    ('  difference to the first, paired', _interval('success_difference', 100, sign=True)),
+    ('policy calls per episode', _numbers('.2f', 'calls_per_episode')),
+    ('  fewer than the first, paired', _interval('calls_ratio', 1, 'x')),
+    ('rows chosen per chunk', _numbers('.1f', 'mean_horizon')),
+    ('rows run / (base horizon x calls)', _numbers('.2f', 'calls_saved_ratio')),
+    ('starved ticks [%]', _numbers('.2f', 'starved_pct')),
+    ('tool jerk rms / peak [m/s3]', _numbers('.0f', 'rms_jerk', 'peak_jerk')),
+    (
+        'observation age p50 / p99 [ms]',
+        _numbers('.0f', 'observation_age_p50_s', 'observation_age_p99_s', factor=1000),
+    ),
+    ('episode duration [s]', _numbers('.2f', 'duration_s')),
+    ('ticks the guard passed as they were [%]', _numbers('.2f', 'guard_pass_pct')),
+)
