@@ -113,10 +113,8 @@ class Logs:
         self._files[key].write(line + '\n')
         if name == CLIENT:
             print(line, flush=True)
-        elif not name and not line.startswith((CLIENT, 'SIG')):
-            print(f'[up] {line}', flush=True)
-        elif self.verbose:
-            print(f'[{name}] {line}', flush=True)
+        elif self.verbose or (not name and not line.startswith((CLIENT, 'SIG'))):
+            print(f'[{key}] {line}', flush=True)
 
     def last_words(self) -> str:
         """Return the last lines of each node that spoke of an error."""

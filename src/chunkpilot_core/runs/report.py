@@ -33,6 +33,11 @@ def table(summary: Mapping[str, Any]) -> str:
         ('nodes started again', ', '.join(f'{key} {n}' for key, n in restarts.items()) or 'none'),
         ('CPU of others', _number(summary['cpu_cores']['foreign'], ' cores')),
     ]
+    lines += [
+        (f'seed {end["seed"]} aborted', end['reason'])
+        for end in summary['per_episode']
+        if end['outcome'] == 'aborted'
+    ]
     width = max(len(name) for name, _ in lines)
     return '\n'.join(f'  {name.ljust(width)}  {value}' for name, value in lines)
 
