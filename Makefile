@@ -35,9 +35,8 @@ bench: setup  ## the benchmarks
 	@test -d benchmarks || { echo 'no benchmarks in this tree'; exit 1; }
 	$(ACTIVATE) && for file in benchmarks/bench_*.py; do python "$$file" || exit 1; done
 
-docs: setup  ## the generated parts of the documentation
-	@test -f tools/docs.py || { echo 'nothing to generate'; exit 0; } && \
-	$(ACTIVATE) && python tools/docs.py
+docs: setup  ## docs/parameters.md and docs/interfaces.md, from the code
+	$(ACTIVATE) && python tools/reference.py
 
 clean:  ## remove what was built; the environment (.venv) and runs/ stay
 	rm -rf build install log .venv/stamps/build .mypy_cache .ruff_cache .pytest_cache .hypothesis
