@@ -69,6 +69,7 @@ class PerceptionNode(spin.SupervisedNode):
         self._costs_ms: deque[float] = deque(maxlen=500)
         self._since = (time.monotonic(), 0, 0)
         self._count = 0
+        self._refusal = ''
         self._connect([entry.name for entry in cameras])
         self.get_logger().info(
             f'robot {self._robot.name}, cameras {[entry.name for entry in cameras]}, '
@@ -174,7 +175,7 @@ class PerceptionNode(spin.SupervisedNode):
 
     def _refused(self, reason: str) -> None:
         self.get_logger().warning(f'refused: {reason}', throttle_duration_sec=5.0)
-        self._last_refusal = reason
+        self._refusal = reason
 
     def diagnose(self) -> tuple[bytes, str, Mapping[str, object]]:
         """Return health, rates, delays and what was refused."""
@@ -187,6 +188,7 @@ class PerceptionNode(spin.SupervisedNode):
             **_quantiles('delay_ms', self._delays_ms),
             **_quantiles('cost_ms', self._costs_ms),
             **counters,
+            'last_refusal': self._refusal,
         }
         self._since = (now, self._count, counters['images'])
         silent = self._published_ns is None or self.now_ns() - self._published_ns > nanoseconds(

@@ -167,7 +167,7 @@ def test_a_pushed_cube_is_never_held_and_moves_ahead_of_its_images() -> None:
     assert max(far) > 0.05, 'the expert has to push, else nothing is tested'
     # at 0.3 m/s and 5 images a second the images alone are up to 70 mm behind
     assert np.median(near) < 0.006
-    assert np.percentile(near, 95) < 0.02
+    assert np.percentile(near, 95) < 0.025
 
 
 def test_both_cubes_of_stack_are_told_apart_by_colour() -> None:

@@ -2,9 +2,9 @@
 Turns joint states and images into observations: synchronised by stamp, through a list of stages.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chunkpilot_core import registry
@@ -12,6 +12,7 @@ from chunkpilot_core.camera import Camera
 from chunkpilot_core.config import option
 from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 from chunkpilot_core.perception.base import RobotState, Stage, Surroundings
+from chunkpilot_core.perception.runtime.frames import Frames
 from chunkpilot_core.perception.runtime.history import History
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.types import (
@@ -26,18 +27,6 @@ from chunkpilot_core.types import (
     Task,
 )
 import numpy as np
-
-_PENDING = 8  # images of one camera that may wait for the joint state of their time
-
-
-@dataclass(slots=True)
-class _Source:
-    """What is known of one camera: its newest used stamp, its waiting images, its last gap."""
-
-    used_ns: int | None = None
-    taken_ns: int | None = None
-    gap_ns: int | None = None
-    waiting: deque[Image] = field(default_factory=deque)
 
 
 class Perception:
@@ -99,10 +88,14 @@ class Perception:
         self._history = History(robot, self.config.history_s)
         self._state_names = _state_names(robot)
         self._task: Task | None = None
-        self._sources = {name: _Source() for name in self.cameras}
+        self._frames = self._make_frames()
         self._observed_ns: int | None = None
         self._task_ns: int | None = None
         self._stages = self._make_stages(stage_configs or {})
+
+    def _make_frames(self) -> dict[str, Frames]:
+        period_s = self.config.image_period_s
+        return {name: Frames(camera, period_s) for name, camera in self.cameras.items()}
 
     def _make_stages(self, configs: Mapping[str, Any]) -> dict[str, Stage]:
         for name in configs:
@@ -118,7 +111,7 @@ class Perception:
     def reset(self) -> None:
         """Forget everything measured; the task stays."""
         self._history.clear()
-        self._sources = {name: _Source() for name in self.cameras}
+        self._frames = self._make_frames()
         self._observed_ns = self._task_ns = None
         for stage in self._stages.values():
             stage.reset(self._task)
@@ -161,47 +154,14 @@ class Perception:
 
         :returns: why it was refused, None if it was taken
         """
-        reason = self._refuse_image(image)
-        if reason is not None:
-            self.counters['images_refused'] += 1
-            return reason
-        source = self._sources[image.name]
-        taken_ns, source.taken_ns = source.taken_ns, image.stamp_ns
-        if (
-            taken_ns is not None
-            and seconds(image.stamp_ns - taken_ns) > 2.5 * self.config.image_period_s
-        ):
-            source.gap_ns = image.stamp_ns
-        if len(source.waiting) == _PENDING:
-            source.waiting.popleft()
-            self.counters['images_unmatched'] += 1
-        source.waiting.append(image)
-        self.counters['images'] += 1
-        return None
-
-    def _refuse_image(self, image: Image) -> str | None:
-        camera = self.cameras.get(image.name)
-        if camera is None:
-            return str(UnknownNameError('camera', image.name, self.cameras))
-        expected = (camera.height, camera.width, 3)
-        if image.pixels.shape != expected or image.pixels.dtype != np.uint8:
-            return (
-                f'{image.name}: image of shape {image.pixels.shape} {image.pixels.dtype}, '
-                f'the camera is calibrated for {expected} uint8'
+        if image.name not in self._frames:
+            reason: str | None = str(UnknownNameError('camera', image.name, self.cameras))
+        else:
+            reason = self._frames[image.name].take(
+                image, self._history.newest_ns, self.config.max_clock_skew_s
             )
-        taken_ns = self._sources[image.name].taken_ns
-        if taken_ns is not None and image.stamp_ns <= taken_ns:
-            late_s = seconds(taken_ns - image.stamp_ns)
-            return f'{image.name}: image is {late_s:g} s older than the newest one'
-        newest = self._history.newest_ns
-        skew = self.config.max_clock_skew_s
-        if newest is not None and seconds(image.stamp_ns - newest) > skew:
-            ahead_s = seconds(image.stamp_ns - newest)
-            return (
-                f'{image.name}: stamp is {ahead_s:g} s ahead of joint_states, '
-                f'at most {skew:g} s allowed'
-            )
-        return None
+        self.counters['images' if reason is None else 'images_refused'] += 1
+        return reason
 
     def observe(self, now_ns: int, arm_epoch: int = 0) -> Observation | None:
         """
@@ -223,23 +183,18 @@ class Perception:
 
     def _due_images(self, stamp_ns: int) -> tuple[Image, ...]:
         due = []
-        for source in self._sources.values():
-            while source.waiting and source.waiting[0].stamp_ns <= stamp_ns:
-                image = source.waiting.popleft()
-                if self._task_ns is not None and image.stamp_ns < self._task_ns:
-                    self.counters['images_before_task'] += 1
-                    continue
+        for frames in self._frames.values():
+            for image in frames.due(stamp_ns, self._task_ns, self.counters):
                 if self._history.at(image.stamp_ns) is None:
-                    self.counters['images_unmatched'] += 1
-                    continue
-                source.used_ns = image.stamp_ns
-                due.append(image)
+                    self.counters['images_unmatched'] += 1  # older than the history
+                else:
+                    due.append(image)
         return tuple(sorted(due, key=lambda image: image.stamp_ns))
 
     def _base(
         self, robot: RobotState, images: tuple[Image, ...], arm_epoch: int, now_ns: int
     ) -> Observation:
-        used = {n: s.used_ns for n, s in self._sources.items() if s.used_ns is not None}
+        used = {n: f.used_ns for n, f in self._frames.items() if f.used_ns is not None}
         ages = {'joint_states': 0.0}
         ages |= {name: seconds(robot.stamp_ns - used_ns) for name, used_ns in used.items()}
         missing = tuple(name for name in self.cameras if name not in used)
@@ -257,18 +212,10 @@ class Perception:
             task_id=task.id,
             ages_s=ages,
             missing=missing,
-            dropped=self._dropped(robot.stamp_ns),
+            dropped=tuple(n for n, f in self._frames.items() if f.dropped(robot.stamp_ns)),
             health=health,
             health_reason=reason,
             images=images,
-        )
-
-    def _dropped(self, stamp_ns: int) -> tuple[str, ...]:
-        recent = nanoseconds(1.0)
-        return tuple(
-            name
-            for name, source in self._sources.items()
-            if source.gap_ns is not None and stamp_ns - source.gap_ns < recent
         )
 
     def _health(
