@@ -21,8 +21,9 @@ from chunkpilot.srv import SimReset
 from chunkpilot_core import registry
 from chunkpilot_core import robot as robots
 from chunkpilot_core.config import option
-from chunkpilot_core.errors import ChunkpilotError, ConfigError, InvalidDataError
+from chunkpilot_core.errors import ChunkpilotError, ConfigError
 from chunkpilot_core.robot import Output
+from chunkpilot_core.sim.driver import Driver
 from chunkpilot_core.sim.pacer import Pacer
 from chunkpilot_core.sim.world import CONTROL_DT_S, World
 from chunkpilot_core.types import ArmState, NS_PER_S, seconds
@@ -69,11 +70,8 @@ class SimNode(spin.SupervisedNode):
         self._world = World(self._definition(self._config.task), self._robot, errors)
         self._world.reset(self._config.seed)
         self._session = secrets.randbits(64)
-        self._stopped = False
+        self._driver = Driver(self._world)
         self._guard: tuple[ArmState, int] = (ArmState.DISARMED, 0)
-        self._commands, self._refused, self._refusal = 0, 0, ''
-        self._dirty = False
-        self._staged = self._world.targets
         self._latency_s = math.nan
         self._latencies: deque[float] = deque(maxlen=500)
         self._costs: deque[float] = deque(maxlen=500)
@@ -112,11 +110,10 @@ class SimNode(spin.SupervisedNode):
             raise ConfigError(
                 f'output {output.topic} is {output.type}, the sim takes {FLOAT_ARRAY} only'
             )
-        columns = np.array([self._robot.joints.index(joint) for joint in output.joints])
         self.create_subscription(
             Float64MultiArray,
             output.topic,
-            lambda msg: self._on_command(output.topic, columns, msg),
+            lambda msg: self._on_command(output, msg),
             qos.COMMAND,
         )
 
@@ -125,31 +122,17 @@ class SimNode(spin.SupervisedNode):
             registry.get('tasks', kind)  # raises with the known names
         return self._tasks[kind]
 
-    def _on_command(self, topic: str, columns: Any, msg: Float64MultiArray) -> None:
+    def _on_command(self, output: Output, msg: Float64MultiArray) -> None:
         received_ns = time.monotonic_ns()
-        if self._stopped:
-            self._refuse(f'{topic}: the driver is stopped, call driver/clear')
-            return
-        staged = self._staged.copy()
         try:
-            if len(msg.data) != len(columns):
-                raise InvalidDataError(f'{len(msg.data)} values, must be {len(columns)}')
-            staged[columns] = msg.data
-            self._staged = self._world.check(staged)
-        except InvalidDataError as error:
-            self._refuse(f'{topic}: {error}')
+            self._driver.take(output.topic, output.joints, msg.data)
+        except ChunkpilotError as error:
+            self.get_logger().error(f'command refused: {error}', throttle_duration_sec=1.0)
             return
-        self._dirty = True
-        self._commands += 1
         tick_ns = convert.tick_of(msg)
         if tick_ns:
             self._latency_s = seconds(received_ns - tick_ns)
             self._latencies.append(self._latency_s)
-
-    def _refuse(self, reason: str) -> None:
-        self._refused += 1
-        self._refusal = reason
-        self.get_logger().error(f'command refused: {reason}', throttle_duration_sec=1.0)
 
     def _on_timer(self) -> None:
         for _ in range(self._pacer.due(time.monotonic())):
@@ -158,9 +141,7 @@ class SimNode(spin.SupervisedNode):
             self._costs.append(time.perf_counter() - started)
 
     def _step(self) -> None:
-        if self._dirty:
-            self._world.command(self._staged)
-            self._dirty = False
+        self._driver.apply()
         self._world.step()
         clock_ns = self._clock_base_ns + self._world.time_ns
         stamp = convert.to_time(clock_ns if self._own_time else self.now_ns())
@@ -174,7 +155,7 @@ class SimNode(spin.SupervisedNode):
         msg = convert.scene_to_msg(self._world.scene(), self._robot.world_frame)
         msg.header.stamp = stamp
         msg.session, msg.step = self._session, self._world.steps
-        msg.resets, msg.commands = self._world.resets, self._commands
+        msg.resets, msg.commands = self._world.resets, self._driver.commands
         msg.command_latency_s = float(self._latency_s)
         msg.real_time_factor = float(self._pacer.rate_hz * CONTROL_DT_S)
         msg.overrun_s = float(self._pacer.lag_s)
@@ -203,7 +184,7 @@ class SimNode(spin.SupervisedNode):
             response.message = f'sim/reset: {error}'
             self.get_logger().warning(response.message)
             return response
-        self._staged, self._dirty = self._world.targets, False
+        self._driver.reset()
         now_ns = self._clock_base_ns + self._world.time_ns if self._own_time else self.now_ns()
         response.success = True
         response.message = f'{kind}, seed {request.seed}'
@@ -211,27 +192,21 @@ class SimNode(spin.SupervisedNode):
         return response
 
     def _on_stop(self, request: Trigger.Request, response: Trigger.Response) -> Any:
-        self._hold()
-        self._stopped = True
+        self._driver.stop()
         self._stopped_out.publish(Bool(data=True))
-        self.get_logger().warning('driver stopped: the arm is held, commands are ignored')
+        self.get_logger().warning('driver stopped: the arm is held, commands are refused')
         response.success, response.message = True, 'stopped; driver/clear lets commands in again'
         return response
 
     def _on_clear(self, request: Trigger.Request, response: Trigger.Response) -> Any:
-        self._hold()
-        self._stopped = False
+        self._driver.clear()
         self._stopped_out.publish(Bool(data=False))
         response.success, response.message = True, 'the arm is held until the next command'
         return response
 
-    def _hold(self) -> None:
-        self._world.hold()
-        self._staged, self._dirty = self._world.targets, False
-
     def on_fault(self, error: Exception) -> None:
         """Hold the arm."""
-        self._hold()
+        self._driver.hold()
 
     def shutdown(self) -> None:
         """Free the physics client."""
@@ -250,12 +225,12 @@ class SimNode(spin.SupervisedNode):
             'step_ms_p99': _quantile(self._costs, 99),
             'command_latency_ms_p50': _quantile(self._latencies, 50),
             'command_latency_ms_p99': _quantile(self._latencies, 99),
-            'commands': self._commands,
-            'refused': self._refused,
-            'last_refusal': self._refusal,
-            'driver_stopped': self._stopped,
+            'commands': self._driver.commands,
+            'refused': self._driver.refused,
+            'last_refusal': self._driver.last_refusal,
+            'driver_stopped': self._driver.stopped,
         }
-        if self._stopped:
+        if self._driver.stopped:
             return DiagnosticStatus.WARN, 'driver stopped', numbers
         if factor < 0.95 * self._config.real_time_factor:
             return DiagnosticStatus.WARN, f'too slow: real-time factor {factor:.2f}', numbers
