@@ -230,13 +230,13 @@ class Run:
     def _disarm(self) -> Wait:
         """Bring the guard to DISARMED from wherever it is; its refusal is passed on."""
         deadline = self._deadline(self.config.arm_timeout_s)
-        while self.world.state is not ArmState.DISARMED:
+        while not self._is(ArmState.DISARMED):
             latched = self.world.state in (ArmState.STOPPED, ArmState.ESTOP)
             service = 'guard/reset' if latched else 'guard/disarm'
             success, message, _ = yield from self._call(service)
             # It decelerates first.
             patience = self._deadline(1.0 if success else 0.3)
-            while self.world.state is not ArmState.DISARMED and self._steady_ns < patience:
+            while not self._is(ArmState.DISARMED) and self._steady_ns < patience:
                 yield
             if self._steady_ns > deadline:
                 raise NotPossibleError(f'{service}: {message}')
@@ -350,6 +350,9 @@ class Run:
                 f'the guard is {world.state.name if world.state else "unknown"}: {self._causes()}'
             )
         return ''
+
+    def _is(self, state: ArmState) -> bool:
+        return self.world.state is state
 
     def _silent_execution(self) -> bool:
         # It sends its statistics once a second.
