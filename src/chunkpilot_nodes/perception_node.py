@@ -208,7 +208,7 @@ def _quantiles(name: str, values: deque[float]) -> dict[str, object]:
 
 def main() -> None:
     """Run the node."""
-    spin.main(PerceptionNode)
+    spin.main(PerceptionNode, executor='events')
 
 
 if __name__ == '__main__':
