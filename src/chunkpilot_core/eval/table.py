@@ -1,4 +1,4 @@
-"""The comparison as a table in the terminal: a column a strategy, so that it fits 80 characters."""
+"""The comparison as a table in the terminal: a column a strategy, narrow enough for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 import math
@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 def table(rows: Sequence[Row], title: str) -> Table:
     """Return the table of :func:`~chunkpilot_core.eval.summary.summarise`'s rows."""
     out = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD)
-    out.add_column(f'{rows[0]["episodes"]} episodes, 95 % intervals')
+    out.add_column(f'{rows[0]["episodes"]} episodes (95 %)')
     for row in rows:
         out.add_column(row['strategy'], justify='right')
     for name, cell in LINES:
@@ -46,17 +46,17 @@ def _numbers(form: str, *names: str, factor: float = 1.0) -> Callable[[Row], str
 
 LINES: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ('success', _interval('success', 100, ' %')),
-    ('  difference to the first, paired', _interval('success_difference', 100, sign=True)),
-    ('policy calls per episode', _numbers('.2f', 'calls_per_episode')),
-    ('  fewer than the first, paired', _interval('calls_ratio', 1, 'x')),
-    ('rows chosen per chunk', _numbers('.1f', 'mean_horizon')),
-    ('rows run / (base horizon x calls)', _numbers('.2f', 'calls_saved_ratio')),
+    ('  - paired difference', _interval('success_difference', 100, sign=True)),
+    ('policy calls/episode', _numbers('.2f', 'calls_per_episode')),
+    ('  - fewer by', _interval('calls_ratio', 1, 'x')),
+    ('rows chosen/chunk', _numbers('.1f', 'mean_horizon')),
+    ('rows run/(h x calls)', _numbers('.2f', 'calls_saved_ratio')),
     ('starved ticks [%]', _numbers('.2f', 'starved_pct')),
-    ('tool jerk rms / peak [m/s3]', _numbers('.0f', 'rms_jerk', 'peak_jerk')),
+    ('jerk rms/peak [m/s3]', _numbers('.0f', 'rms_jerk', 'peak_jerk')),
     (
-        'observation age p50 / p99 [ms]',
+        'row age p50/p99 [ms]',
         _numbers('.0f', 'observation_age_p50_s', 'observation_age_p99_s', factor=1000),
     ),
-    ('episode duration [s]', _numbers('.2f', 'duration_s')),
-    ('ticks the guard passed as they were [%]', _numbers('.2f', 'guard_pass_pct')),
+    ('duration [s]', _numbers('.2f', 'duration_s')),
+    ('guard PASS ticks [%]', _numbers('.2f', 'guard_pass_pct')),
 )
