@@ -22,6 +22,7 @@ from chunkpilot.msg import (
     Outcome,
     SimScene,
 )
+from chunkpilot_core.runs.report import extended
 from chunkpilot_core.runs.summary import write_json
 from chunkpilot_core.runs.trace import EpisodeTrace
 from chunkpilot_core.types import EpisodeOutcome, NS_PER_S
@@ -43,6 +44,7 @@ class DemoClient(Node):
         self.client = ActionClient(self, RunTask, 'run_task')
         self.trace: EpisodeTrace | None = None
         self.kept: EpisodeTrace | None = None
+        self._telling = False
         self._start_ns = 0
         self._episode = ''
         self._ended = False
@@ -70,7 +72,7 @@ class DemoClient(Node):
             self._seed, self._start_ns = int(msg.seed), convert.to_ns(msg.header.stamp)
             self._episode, self._outcome, self._stats = msg.episode_id, None, None
             self._ended = False
-            if self.kept is None:
+            if not self._telling:
                 self.trace = EpisodeTrace(msg.episode_id, self._seed)
         elif msg.episode_id == self._episode:
             self._ended = True
@@ -93,19 +95,24 @@ class DemoClient(Node):
         return bool(self._episode)
 
     def _conclude(self) -> None:
-        """Print an episode's line and keep the first solved one, once all is known of it."""
+        """
+        Print an episode's line, and keep it, once all is known of it.
+
+        The first solved one that shows rows beyond the base horizon is the one for pictures.
+        """
         outcome, stats = self._outcome, self._stats
         if not self._ended or outcome is None or stats is None:
             return
         self._print(outcome, stats)
         trace, self.trace, self._episode = self.trace, None, ''
         solved = outcome.outcome == Outcome.SUCCESS
-        if solved and self.kept is None and trace and trace.scenes and trace.times_s:
+        if solved and trace is not None and trace.scenes and trace.times_s:
             self.kept = trace
+            self._telling = bool(extended(trace))
 
     def drop_costly(self) -> None:
         """Stop listening to what is needed for pictures only, once there is enough."""
-        if self.kept is not None and self._costly:
+        if self._telling and self._costly:
             for subscription in self._costly:
                 self.destroy_subscription(subscription)
             self._costly = []

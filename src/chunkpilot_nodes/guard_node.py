@@ -239,8 +239,10 @@ class GuardNode(spin.SupervisedNode):
     def _log(self, event: GuardEvent) -> None:
         if event.kind == 'transition':
             text = f'{event.from_state.name} -> {event.to_state.name}: {event.reason}'
-            calm = event.to_state in (ArmState.ARMED, ArmState.DISARMED)
-            (self.get_logger().info if calm else self.get_logger().warning)(text)
+            if event.to_state in (ArmState.ARMED, ArmState.DISARMED):
+                self.get_logger().info(text)
+            else:  # not from the same line: rclpy raises when a call changes its severity
+                self.get_logger().warning(text)
         elif event.kind == 'rejection':
             more = f' ({event.suppressed} more before)' if event.suppressed else ''
             self.get_logger().warning(f'command refused, {event.check}: {event.reason}{more}')

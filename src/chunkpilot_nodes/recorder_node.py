@@ -153,8 +153,11 @@ class RecorderNode(spin.SupervisedNode):
             self._fail(error)
             return
         self._bags += 1
-        log = self.get_logger().warning if done.dropped else self.get_logger().info
-        log(f'{done.path}: {done.messages} messages, {done.dropped} dropped')
+        text = f'{done.path}: {done.messages} messages, {done.dropped} dropped'
+        if done.dropped:  # not from the same line: rclpy raises when a call changes its severity
+            self.get_logger().warning(text)
+        else:
+            self.get_logger().info(text)
 
     def _watch(self) -> None:
         if self._recorder.error and self._recorder.error != self._failure:
