@@ -146,10 +146,14 @@ def test_versions_of_another_base_are_not_resumed(tmp_path, base) -> None:
     for seed in range(4):
         trainer.add(_episode(seed))
     assert _run(trainer)
-    checkpoint.save(_policy(horizon=5), base)
-    store = VersionStore(tmp_path / 'versions', base)
-    assert store.newest.version == 1
-    assert 'horizon' in store.damaged['v000002']
+    retrained = _policy()
+    with torch.no_grad():
+        retrained.net.last.bias += 0.1
+    for other, reason in ((_policy(horizon=5), 'horizon'), (retrained, 'weights')):
+        checkpoint.save(other, base)
+        store = VersionStore(tmp_path / 'versions', base)
+        assert store.newest.version == 1
+        assert reason in store.damaged['v000002']
 
 
 def test_same_data_same_weights(tmp_path, base) -> None:

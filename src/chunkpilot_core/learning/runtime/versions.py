@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 import re
+from typing import Any
 
 from chunkpilot_core.errors import CheckpointError
 from chunkpilot_core.policies.runtime import checkpoint
@@ -31,6 +32,7 @@ class VersionStore:
         """
         self._base_path = checkpoint.find(base)
         self.base = checkpoint.load(self._base_path)
+        self._base_sha256 = checkpoint.read_manifest(self._base_path)['weights_sha256']
         self._folder = Path(root).expanduser() / self.base.spec.name
         self.damaged: dict[str, str] = {}
         self.newest, self.policy = self._resume()
@@ -54,7 +56,7 @@ class VersionStore:
         parent = self.newest.version
         policy.spec = replace(policy.spec, version=number)
         path = self._folder / f'v{number:06d}'
-        verdict = {'accepted': accepted, 'reason': reason}
+        verdict = {'accepted': accepted, 'reason': reason, 'base_sha256': self._base_sha256}
         checkpoint.save(
             policy, path, parent=parent, trained={**trained, **verdict}, metrics=metrics
         )
@@ -71,13 +73,13 @@ class VersionStore:
                 if not found.accepted:
                     continue
                 policy = checkpoint.load(path)
-                self._check(policy)
+                self._check(policy, checkpoint.read_manifest(path))
                 return found, policy
             except CheckpointError as error:
                 self.damaged[path.name] = str(error)
         return _describe(self._base_path), self.base
 
-    def _check(self, policy: NetPolicy) -> None:
+    def _check(self, policy: NetPolicy, manifest: Mapping[str, Any]) -> None:
         ours, theirs = self.base.spec, policy.spec
         for name in ('policy', 'name', 'input_names', 'horizon', 'dt_s', 'space'):
             if getattr(ours, name) != getattr(theirs, name):
@@ -87,6 +89,8 @@ class VersionStore:
                 )
         if policy.normalizer.sha256 != self.base.normalizer.sha256:
             raise CheckpointError('made for another base: the normaliser differs')
+        if manifest['trained'].get('base_sha256') != self._base_sha256:
+            raise CheckpointError('made for another base: its weights differ')
 
     def _highest(self) -> int:
         numbers = [_number(path) for path in self._folders()]
