@@ -71,17 +71,16 @@ def velocities(scale: MotionScale, actions: F32, last_row: F32) -> F64:
     :param actions: shape (H, A), policy units
     :param last_row: shape (A,), policy units; the command before row 0, used by absolute columns
     """
-    rows = actions[:, scale.columns].astype(np.float64)
-    if not scale.absolute.any():
-        return rows * scale.weights + scale.offsets
-    path = np.concatenate((last_row[scale.columns][None].astype(np.float64), rows))
+    path = np.empty((len(actions) + 1, len(scale.columns)))
+    path[0] = last_row[scale.columns]
+    path[1:] = actions[:, scale.columns]
     for columns in scale.quaternions:  # q and -q are the same orientation
         turned = path[:, columns]
         flips = np.sum(turned[1:] * turned[:-1], axis=1) < 0.0
         turned[1:] *= np.where(np.cumsum(flips) % 2 == 1, -1.0, 1.0)[:, None]
-    moved = np.where(scale.absolute, np.diff(path, axis=0), rows)
-    result: F64 = moved * scale.weights + scale.offsets
-    return result
+    path[1:] -= path[:-1] * scale.absolute
+    moved: F64 = path[1:] * scale.weights + scale.offsets
+    return moved
 
 
 def fluctuation(velocity: F64, base: int) -> F64:
@@ -91,7 +90,7 @@ def fluctuation(velocity: F64, base: int) -> F64:
     :param velocity: shape (H, M)
     :param base: h >= 1
     """
-    changes = np.diff(velocity[base - 1 :], axis=0)
+    changes = velocity[base:] - velocity[base - 1 : -1]
     result: F64 = np.cumsum(np.sqrt(np.einsum('ij,ij->i', changes, changes)))
     return result
 

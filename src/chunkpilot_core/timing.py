@@ -36,6 +36,11 @@ class DelayEstimator:
         self._value = self.at(self._quantile)
 
     @property
+    def warm(self) -> bool:
+        """Whether any answer but a cold one is known."""
+        return bool(self._delays)
+
+    @property
     def value_s(self) -> float:
         """Delay to plan with [s]."""
         return self._value

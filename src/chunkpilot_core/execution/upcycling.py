@@ -60,6 +60,7 @@ class Upcycling(Strategy):
         super().configure(spec)
         if self._calibration is not None:
             self._calibration.check(spec, self.base)
+            self._fixed_tau = self._calibration.threshold(self.config.ratio)
         if (
             self._spec is not None
             and replace(self._spec, version=spec.version, manifest_sha256=spec.manifest_sha256)
@@ -80,7 +81,7 @@ class Upcycling(Strategy):
         """Return max{k in [h, H] : c_k <= tau}."""
         velocity = smoothness.velocities(self._scale, chunk.actions, state.last_row)
         signal = smoothness.fluctuation(velocity, self.base)
-        moving = bool(np.abs(velocity).max(initial=0.0) > STILL)
+        moving = max(velocity.max(initial=0.0), -velocity.min(initial=0.0)) > STILL
         tau = self._threshold()
         chosen, reason = self._choose(chunk, signal, tau, moving)
         if moving:
@@ -112,7 +113,7 @@ class Upcycling(Strategy):
         if self.config.ratio <= 1.0:
             return None
         if self._calibration is not None:
-            return self._calibration.threshold(self.config.ratio)
+            return self._fixed_tau
         pool = self._pool()
         if len(pool) < self.config.min_pool:
             return None
@@ -126,7 +127,7 @@ class Upcycling(Strategy):
         if not moving:
             return self.base, 'no motion'
         smooth = smoothness.longest(signal, self.base, tau)
-        if self.config.gripper_gate:
+        if self.config.gripper_gate and smooth > self.base:
             gate = self._gripper_gate(chunk.actions)
             if gate < smooth:
                 return gate, 'gripper'
@@ -135,5 +136,5 @@ class Upcycling(Strategy):
     def _gripper_gate(self, actions: F32) -> int:
         """Return how many rows run before the gripper leaves where it is at the base horizon."""
         grip = actions[self.base - 1 :, self._grippers]
-        changed = np.any(np.abs(grip - grip[0]) > self._gripper_step, axis=1)
-        return self.base + int(np.argmax(changed)) - 1 if changed.any() else len(actions)
+        changed = (np.abs(grip - grip[0]) > self._gripper_step).any(axis=1)
+        return self.base + int(changed.argmax()) - 1 if changed.any() else len(actions)

@@ -324,6 +324,7 @@ class Executor:
             stamp_ns=now_ns,
             arm_epoch=self._gate.arm_epoch,
             groups=spaces.command_groups(spec.space, target, velocity),
+            source='residual' if plan and plan.chunk.residual is not None else 'policy',
             chunk_id=chunk_id,
             row=row,
             row_ns=queue.clock.to_ros(plan.row_ns(row)) if plan else 0,
@@ -359,14 +360,14 @@ class Executor:
         """Return the counters of the episode that runs or ran last."""
         queue, delays = self._queue if self._spec else None, self._scheduler.delays
         running = queue.active if queue else None
-        done = running.rows_done(queue.clock.plan_ns) if queue and running else 0
+        ran = running.rows_run(queue.clock.plan_ns) if queue and running else 0.0
         return self._count.summary(
             self.strategy.base,
             stamp_ns=self._now_ns or 0,
             session=self._session,
             strategy=self.strategy.name,
             arm_epoch=self._gate.arm_epoch,
-            executed_rows=self._count.executed_rows + done,
+            executed_rows=round(self._count.rows_run + ran),
             timeouts=self._scheduler.requests.timeouts,
             reanchors=queue.motion.reanchors if queue else 0,
             delay_p50_s=delays.at(0.5),

@@ -64,6 +64,7 @@ class Motion:
         self._space = space
         self._acceleration = acceleration
         self._before = self._after = np.zeros(space.target_size)
+        self._skipped = 0.0
         self._stop: _Stop | None = None
         self._faded: Plan | None = None
         self._fade_rows = self._fade_left = 0
@@ -71,6 +72,7 @@ class Motion:
     def start(self, anchor: F64) -> None:
         """Let the next row begin at ``anchor`` (T,)."""
         self._before = self._after = anchor
+        self._skipped = 0.0
         self._stop = None
 
     def fade_from(self, old: Plan | None, rows: int) -> None:
@@ -78,7 +80,9 @@ class Motion:
         self._faded, self._fade_rows = old, rows
         self._fade_left = rows if old is not None and self.columns.fades.any() else 0
 
-    def enter(self, row: F32, measured: F64, chunk_start: F64, end_ns: int) -> None:
+    def enter(
+        self, row: F32, measured: F64, chunk_start: F64, end_ns: int, skipped: float = 0.0
+    ) -> None:
         """
         Begin a row.
 
@@ -86,6 +90,7 @@ class Motion:
         :param measured: shape (T,), where the robot is now
         :param chunk_start: shape (T,), where it was when the chunk starts
         :param end_ns: plan time at which the row's target is reached
+        :param skipped: fraction of the row that is over; displacements shrink by it
         """
         columns = self.columns
         reference = self._after.copy()
@@ -95,6 +100,11 @@ class Motion:
         if columns.commanded.any():
             self._reanchor(reference, measured)
         target = spaces.resolve_row(self._space, row, reference)
+        self._skipped = skipped
+        if skipped > 0.0:
+            rest = spaces.interpolate(self._space, reference, target, 1.0 - skipped)
+            moving = columns.commanded | columns.measured
+            target[moving] = rest[moving]
         if self._fade_left:
             self._fade(target, end_ns)
         for part in columns.quaternions:
@@ -126,10 +136,13 @@ class Motion:
         """
         Return target and velocity (T,), a fraction into the row.
 
+        :param fraction: of the whole row, what was skipped included
         :param slope: plan time per ROS time; slowing keeps the path and scales the velocity
         """
-        target = spaces.interpolate(self._space, self._before, self._after, fraction)
-        return target, (self._after - self._before) * (slope / dt_s)
+        rest = 1.0 - self._skipped
+        passed = max(0.0, fraction - self._skipped) / rest
+        target = spaces.interpolate(self._space, self._before, self._after, passed)
+        return target, (self._after - self._before) * (slope / (rest * dt_s))
 
     @property
     def origin(self) -> F64:

@@ -12,7 +12,7 @@ class Plan:
     Rows ``first`` to ``stop`` - 1 of a chunk; row i runs from ``start_ns`` + i ``dt_ns`` on.
 
     ``actions`` (H, A) are the chunk's with the learner's residual added; ``last_started`` is the
-    row that began last.
+    row that began last; ``begun_ns`` is when the plan took over, which may be within a row.
     """
 
     chunk: ActionChunk
@@ -24,16 +24,12 @@ class Plan:
     stop: int
     max_age_s: float
     last_started: int
+    begun_ns: int
 
     @property
     def end_ns(self) -> int:
         """Plan time at which the horizon ends."""
         return self.row_ns(self.stop)
-
-    @property
-    def switch_ns(self) -> int:
-        """Plan time at which the first row that is not late begins."""
-        return self.row_ns(self.first)
 
     def row_ns(self, row: int) -> int:
         """Plan time at which a row begins."""
@@ -41,20 +37,26 @@ class Plan:
 
     def begin_now(self, plan_ns: int) -> None:
         """
-        Move so that a row begins at ``plan_ns``: the one that would be under way.
+        Begin at ``plan_ns`` instead of the next boundary, because nothing else runs until then.
 
-        Used when nothing else runs until the next boundary, so no row is dropped for nothing.
+        Of the row that would be under way only the rest is left: as much was run since the
+        observation. Rows of the future begin now.
         """
+        self.start_ns = min(self.start_ns, plan_ns)
         row = (plan_ns - self.start_ns + self.dt_ns // 1000) // self.dt_ns
-        self.first = min(max(row, 0), self.chunk.horizon - 1)
-        self.start_ns = plan_ns - self.first * self.dt_ns
+        self.first = min(row, self.chunk.horizon - 1)
         self.stop = max(self.stop, self.first + 1)
         self.last_started = self.first - 1
+        self.begun_ns = max(plan_ns, self.row_ns(self.first))
 
-    def rows_done(self, plan_ns: int) -> int:
-        """Return how many rows have run, one under way counting from its half."""
-        whole = (plan_ns - self.switch_ns + self.dt_ns // 2) // self.dt_ns
-        return int(min(max(whole, 0), self.last_started + 1 - self.first))
+    def rows_run(self, plan_ns: int) -> float:
+        """Return how many rows have run."""
+        return max(0.0, (plan_ns - self.begun_ns) / self.dt_ns)
+
+    @property
+    def rows_late(self) -> float:
+        """How many rows were over before the plan took over."""
+        return (self.begun_ns - self.start_ns) / self.dt_ns
 
 
 def lay(
@@ -86,6 +88,7 @@ def lay(
         stop,
         max_age_s,
         first - 1,
+        start_ns + first * dt_ns,
     )
 
 

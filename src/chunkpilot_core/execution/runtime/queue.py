@@ -133,10 +133,10 @@ class PlanQueue:
         plan_ns = self.clock.plan_ns
         while True:
             reach_ns = goal_ns if self.active is None else min(goal_ns, self.active.end_ns)
-            if self.next is not None and (self.active is None or self.next.switch_ns <= reach_ns):
+            if self.next is not None and (self.active is None or self.next.begun_ns <= reach_ns):
                 if self.active is None:
                     self.next.begin_now(plan_ns)
-                plan_ns = max(plan_ns, self.next.switch_ns)
+                plan_ns = max(plan_ns, self.next.begun_ns)
                 self._run(now_ns, plan_ns, measured)
                 self._switch(plan_ns, measured)
                 continue
@@ -201,10 +201,12 @@ class PlanQueue:
         plan = self.active
         while plan is not None and plan.last_started + 1 < plan.stop:
             row = plan.last_started + 1
-            if to_ns <= plan.row_ns(row):
+            if to_ns <= max(plan.row_ns(row), plan.begun_ns):
                 return
             end_ns = plan.row_ns(row + 1)
-            self.motion.enter(self._row(plan, row), measured, self._chunk_start, end_ns)
+            skipped = max(0.0, (plan.begun_ns - plan.row_ns(row)) / plan.dt_ns)
+            values = self._row(plan, row)
+            self.motion.enter(values, measured, self._chunk_start, end_ns, skipped)
             plan.last_started = row
             self.count.ages_s.append(seconds(now_ns - plan.chunk.observation_stamp_ns))
             if self._merged_velocity is not None:
@@ -270,7 +272,7 @@ class PlanQueue:
         self.motion.stop(since_ns, velocity if self._decelerate else None)
 
     def _retire(self, plan: Plan, plan_ns: int | None = None) -> None:
-        done = plan.rows_done(self.clock.plan_ns if plan_ns is None else plan_ns)
-        self.count.executed_rows += done
-        self.count.late_rows += plan.first
-        self.count.discarded_rows += plan.chunk.horizon - plan.first - done
+        ran = plan.rows_run(self.clock.plan_ns if plan_ns is None else plan_ns)
+        self.count.rows_accepted += plan.chunk.horizon
+        self.count.rows_late += plan.rows_late
+        self.count.rows_run += 0.0 if plan is self.next else ran

@@ -51,8 +51,9 @@ class Scheduler:
         request = self.requests.in_flight
         if self._config.starvation != 'stretch' or request is None or queue.next is not None:
             return scale
-        answer_ns = request.stamp_ns + nanoseconds(self.delays.value_s)
-        wait_ns = max(answer_ns - now_ns, nanoseconds(self._config.period_s))
+        period_ns = nanoseconds(self._config.period_s)
+        answer_ns = request.stamp_ns + nanoseconds(self.delays.value_s) + period_ns
+        wait_ns = max(answer_ns - now_ns, 0) + period_ns
         needed = queue.remaining_ns / (max(scale, 1e-6) * wait_ns)
         return scale * min(1.0, max(needed, self._config.min_stretch))
 
@@ -87,7 +88,8 @@ class Scheduler:
         Whether waiting for the next tick would let the rows run out before an answer.
 
         Where the horizon is shorter than twice the delay some starvation can't be avoided; it is
-        least when asked at half of the horizon, or at its end where even one delay is longer.
+        least when asked at half of the horizon, or at its end where even one delay is longer (half
+        is also the guess where only a cold start is known).
         """
         plan, config = queue.last, self._config
         if plan is None:
@@ -95,7 +97,7 @@ class Scheduler:
         wait_s = scale * self.delays.value_s * (1.0 + config.margin)
         horizon_s = seconds(plan.stop * plan.dt_ns)
         if horizon_s < 2.0 * wait_s:
-            halving = horizon_s > wait_s or config.starvation == 'stretch'
+            halving = horizon_s > wait_s or not self.delays.warm or config.starvation == 'stretch'
             wait_s = horizon_s / 2.0 if halving else 0.0
         return queue.remaining_ns < nanoseconds(wait_s + scale * config.period_s)
 

@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 import math
+from typing import Any
 
 from chunkpilot_core.types import ExecutionStats, F64, HorizonDecision
 import numpy as np
@@ -94,9 +95,9 @@ class Counters:
     starved_ticks: int = 0
     late_ticks: int = 0
     worst_lateness_s: float = 0.0
-    executed_rows: int = 0
-    discarded_rows: int = 0
-    late_rows: int = 0
+    rows_accepted: int = 0  # of retired chunks, as are the next two
+    rows_late: float = 0.0
+    rows_run: float = 0.0
     policy_calls: int = 0
     timeouts: int = 0
     chunks_accepted: int = 0
@@ -114,7 +115,7 @@ class Counters:
         """Return a quantile of the observation's age at the start of rows [s]."""
         return float(np.quantile(self.ages_s, quantile)) if self.ages_s else math.nan
 
-    def summary(self, base: int, **more: object) -> ExecutionStats:
+    def summary(self, base: int, **more: Any) -> ExecutionStats:
         """
         Return the statistics.
 
@@ -124,9 +125,11 @@ class Counters:
         names = set(ExecutionStats.__dataclass_fields__) & set(Counters.__dataclass_fields__)
         counted = {name: getattr(self, name) for name in names}
         fields = {**counted, **more}
-        executed = int(fields['executed_rows'])
+        executed = fields['executed_rows']
         return ExecutionStats(
             **fields,
+            late_rows=round(self.rows_late),
+            discarded_rows=self.rows_accepted - round(self.rows_late) - round(self.rows_run),
             base_horizon=float(base),
             mean_horizon=self.chosen_rows / self.chunks_accepted
             if self.chunks_accepted
