@@ -31,6 +31,7 @@ from chunkpilot_core.types import (
     GuardEvent,
     GuardStatus,
     JointState,
+    nanoseconds,
     NS_PER_S,
     Observation,
     Reaction,
@@ -125,6 +126,7 @@ class Guard:
         self._velocity = np.zeros(len(robot.joints))
         self._fingers = np.zeros(len(robot.joints) - self.limiter.n_arm)
         self._tool = np.zeros(3)
+        self._active = False  # armed since it was disarmed last: the setpoint means something
         self._squeeze: tuple[F64, F64] | None = None
         self._pending: Command | None = None
         self._unreadable = ''
@@ -135,7 +137,7 @@ class Guard:
         self._slow = 1.0
         self._episode: bool | None = None  # None: nobody announces episodes
         self._tags = ('', '')
-        self._stamp_ns = self._moved_ns = 0  # of the newest motion: its command, and the tick
+        self._moved_ns = 0  # until when the setpoint was moved
 
     # ---- inputs ---------------------------------------------------------------------------------
 
@@ -200,13 +202,14 @@ class Guard:
         self._velocity = np.zeros_like(self._position)
         self._fingers = self._position[n:].copy()
         self._tool = self.kinematics.forward(self._position[:n]).position
-        self._stamp_ns = self._moved_ns = now_ns
+        self._moved_ns = now_ns
         self._slow, self._pending = 1.0, None
         self._at_target = False
         self._situation.not_before_ns = 0
         self._stream.reset()
         self._faults.clear()
         self._checks.reset()
+        self._active = True
         self.machine.arm()
         self._tag_rows()
         return True, 'armed, ramping'
@@ -256,8 +259,8 @@ class Guard:
         why_not = self._why_not_reset()
         if why_not:
             return False, why_not
-        self._remember_squeeze()
         self.machine.reset()
+        self._fall_silent()
         self._tag_rows()
         return True, 'disarmed'
 
@@ -285,8 +288,8 @@ class Guard:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is sent to the robot."""
-        return self.machine.state is ArmState.DISARMED
+        """Whether nothing is sent to the robot; also when stopped without ever being armed."""
+        return not self._active
 
     # ---- the tick -------------------------------------------------------------------------------
 
@@ -426,20 +429,21 @@ class Guard:
 
     def _tick_length(self, command: Command | None) -> float:
         """
-        Return the time that the setpoint advances by [s].
+        Return the time that the setpoint advances by [s]; 0 repeats it.
 
         Targets belong to the stamps of their commands, so that the time between stamps counts,
-        which delivery does not jitter. A gap gives no catch-up, a burst no extra speed.
+        which delivery does not jitter. But it stays within a period of the clock: no stamp and no
+        burst of ticks makes the arm faster, and a gap is not caught up.
         """
-        situation, period_s = self._situation, self.config.period_s
-        stamp_ns = command.stamp_ns if command is not None else situation.now_ns
-        passed_s = seconds(stamp_ns - self._stamp_ns)
-        if not 0.2 * period_s <= passed_s <= 3.0 * period_s:
-            passed_s = seconds(situation.now_ns - self._moved_ns)
-        if 0.0 <= passed_s < 0.2 * period_s:
+        now_ns, period_ns = self._situation.now_ns, nanoseconds(self.config.period_s)
+        stamp_ns = now_ns
+        if command is not None:
+            stamp_ns = min(max(command.stamp_ns, now_ns - period_ns), now_ns)
+        passed_ns = stamp_ns - self._moved_ns
+        if passed_ns < 0.2 * period_ns:
             return 0.0
-        self._stamp_ns, self._moved_ns = stamp_ns, situation.now_ns
-        return passed_s if 0.0 <= passed_s <= 3.0 * period_s else period_s
+        self._moved_ns = stamp_ns
+        return seconds(passed_ns if passed_ns <= 3 * period_ns else period_ns)
 
     def _wish(self, command: Command | None, dt: float) -> Step:
         """Return the limiter's next setpoint, and note what was asked for."""
@@ -468,7 +472,7 @@ class Guard:
             findings.append(found)
             slowest = min(slowest, found.scale)
             if found.brake:
-                step = limiter.brake(self._position, self._velocity, dt)
+                step = self._detour(dt)
             elif found.scale < 1.0:
                 wish = step.velocities * found.scale
                 step = limiter.limited(self._position, self._velocity, wish, dt)
@@ -478,6 +482,21 @@ class Guard:
         recovered = self._slow + dt / max(self.machine.config.ramp_s, dt)
         self._slow = min(slowest, recovered, 1.0)
         return step, situation.proposal.next_tool
+
+    def _detour(self, dt: float) -> Step:
+        """
+        Return the straight way to the target if no check objects to it, else brake.
+
+        Catching up with a moving target bends the path, which must not keep the arm at a wall.
+        """
+        position, velocity = self._position, self._velocity
+        still = np.zeros_like(position)
+        step = self.limiter.step(position, velocity, self._requested, still, dt, self._scale)
+        self._situation.proposal = self._propose(step, dt)
+        objections = self._checks.findings(Stage.MOTION, self._situation)
+        if any(found.reaction >= Reaction.SLOW for found in objections):
+            return self.limiter.brake(position, velocity, dt)
+        return step
 
     def _propose(self, step: Step, dt: float) -> Proposal:
         n, limiter = self.limiter.n_arm, self.limiter
@@ -519,6 +538,7 @@ class Guard:
                 self._homing, self._at_target = None, done
 
     def _brake_blindly(self) -> None:
+        self._moved_ns = self._situation.now_ns
         try:
             step = self.limiter.brake(self._position, self._velocity, self.config.period_s)
         except Exception:
@@ -530,11 +550,11 @@ class Guard:
     # ---- state ----------------------------------------------------------------------------------
 
     def _update_machine(self, held: bool) -> None:
-        since_ns, was_silent = self.machine.since_ns, self.silent
+        since_ns = self.machine.since_ns
         if self.machine.update(held, self.limiter.at_rest(self._velocity)):
             self._released(since_ns)
-        if self.silent and not was_silent:
-            self._remember_squeeze()
+        if self.machine.state is ArmState.DISARMED:
+            self._fall_silent()
 
     def _released(self, since_ns: int) -> None:
         """Begin anew after a hold: only what was seen after its start may move the arm."""
@@ -556,15 +576,15 @@ class Guard:
         situation = self._situation
         situation.measured = situation.observation = None
         situation.not_before_ns = 0
-        self._pending, self._stamp_ns = None, situation.now_ns
-        self._moved_ns = situation.now_ns
+        self._pending, self._moved_ns = None, situation.now_ns
         self._stream.pause()
         self.machine.new_epoch()
 
-    def _remember_squeeze(self) -> None:
+    def _fall_silent(self) -> None:
         measured, n = self._situation.measured, self.limiter.n_arm
-        if measured is not None:
+        if self._active and measured is not None:
             self._squeeze = self._position[n:].copy(), measured.positions[n:].copy()
+        self._active = False
 
     def _tag_rows(self) -> None:
         if self._rows is not None:
@@ -587,11 +607,12 @@ class Guard:
         machine = self.machine
         if machine.state not in LATCHED:
             return f'is {machine.state.name}, there is nothing to reset'
+        why_not = arming.why_not(self._situation, self._pressed(), limits=False)
+        if why_not:
+            return why_not
         if not machine.cooled_down:
             return f'the last cause is less than {machine.config.cooldown_s:g} s ago'
-        if not self.limiter.at_rest(self._velocity):
-            return 'still decelerating'
-        return arming.why_not(self._situation, self._pressed(), limits=False)
+        return '' if self.limiter.at_rest(self._velocity) else 'still decelerating'
 
     # ---- what is told ---------------------------------------------------------------------------
 
@@ -611,8 +632,8 @@ class Guard:
     def status(self) -> GuardStatus:
         """Return the latched state."""
         machine = self.machine
-        silent, latched = self.silent, machine.state in LATCHED
-        why_not = self._why_not_arm() if silent else self._why_not_reset() if latched else ''
+        disarmed, latched = machine.state is ArmState.DISARMED, machine.state in LATCHED
+        why_not = self._why_not_arm() if disarmed else self._why_not_reset() if latched else ''
         return GuardStatus(
             stamp_ns=self._situation.now_ns,
             state=machine.state,
@@ -621,7 +642,7 @@ class Guard:
             ramping=machine.state is ArmState.ARMED and machine.scale < 1.0,
             causes=tuple(machine.causes),
             estop_sources=tuple(self._pressed()),
-            can_arm=silent and not why_not,
+            can_arm=disarmed and not why_not,
             can_reset=latched and not why_not,
             why_not=why_not,
             moving=self._homing is not None,

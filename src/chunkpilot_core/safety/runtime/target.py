@@ -18,6 +18,8 @@ from chunkpilot_core.types import (
 )
 import numpy as np
 
+WALL = 0.002  # [m] targets stay this far inside the workspace: catching up bends the path a little
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -33,8 +35,8 @@ class TargetSolver:
     def __init__(self, robot: Robot, kinematics: Kinematics) -> None:
         self._kinematics = kinematics
         self._index = {name: i for i, name in enumerate(robot.arm_joints)}
-        self._lower = np.array(robot.workspace_lower)
-        self._upper = np.array(robot.workspace_upper)
+        self._lower = np.array(robot.workspace_lower) + WALL
+        self._upper = np.array(robot.workspace_upper) - WALL
 
     def solve(self, command: Command, commanded: F64, gripper: F64) -> Target | Finding:
         """
