@@ -36,13 +36,14 @@ def solve(world: World, driver: RowDriver, seed: int, noise: float = 0.0) -> flo
     expert = world.definition.expert(world.robot)
     world.reset(seed)
     driver.reset()
+    row = np.array((0.0, 0.0, 0.0, 1.0), np.float32)
     for row_index in range(round(world.definition.timeout_s / 0.04)):
-        row = expert(world.scene(), driver.commanded)
+        row = expert(world.scene(), driver.commanded, row)
         assert np.all(np.isfinite(row))
         assert np.all(np.abs(row) <= 1.0 + 1e-6)
         assert np.linalg.norm(row[:3]) * 0.05 <= 0.012 + 1e-6  # 0.3 m/s
-        row[:3] += rng.normal(0.0, noise, 3).astype(np.float32) if noise else 0
-        if driver.run(row):
+        noisy = row + np.array([*rng.normal(0.0, noise, 3), 0.0], np.float32)
+        if driver.run(noisy):
             return (row_index + 1) * 0.04
     return None
 
@@ -112,8 +113,8 @@ def test_the_expert_solves_it(world, seed):
 @pytest.mark.parametrize('noise', [0.0, 0.05])
 def test_the_expert_solves_nearly_every_seed(kind, world, noise):
     driver = RowDriver(world)
-    solved = [solve(world, driver, 1000 + seed, noise) is not None for seed in range(40)]
-    assert sum(solved) >= (35 if kind == 'stack' else 39)
+    solved = [solve(world, driver, 1000 + seed, noise) is not None for seed in range(25)]
+    assert sum(solved) >= (21 if kind == 'stack' else 24)
 
 
 def test_the_expert_keeps_hold_at_the_goal():

@@ -5,6 +5,7 @@ from typing import Any
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.tasks import base
 from chunkpilot_core.tasks.runtime.expert import Expert, View, Wish
+from chunkpilot_core.types import F64
 import numpy as np
 
 
@@ -35,8 +36,10 @@ class PushExpert(Expert):
     """[m] from the cube's centre to where the fingers come down behind it."""
     contact = 0.03
     """[m] from the cube's centre to the tool while pushing."""
-    low = 0.02
-    high = 0.09
+    low, high = 0.02, 0.09
+    """[m] of the tool above the table: while pushing, and on the way to behind the cube."""
+    reach = 0.795
+    """[m] from the base along the table, with the fingers pointing down."""
 
     def plan(self, view: View) -> Wish:
         """Return the next way point."""
@@ -53,8 +56,14 @@ class PushExpert(Expert):
         if view.tool[2] < self.low + 0.015 and along < -0.015 and aside < 0.015:
             stroke = (left - self.contact - along) * ahead - 3.0 * side
             return Wish(np.array([*(view.tool[:2] + stroke), self.low]), False, 0.7)
-        start = cube[:2] - self.clearance * ahead
+        start = self._within_reach(cube[:2] - self.clearance * ahead)
         off = float(np.hypot(*(view.tool[:2] - start)))
         # come down in a funnel, so that the fingers never land on the cube
         height = self.low if off < 0.012 else min(self.high, self.low + 3.0 * off)
         return Wish(np.array([*start, height]), False)
+
+    def _within_reach(self, point: F64) -> F64:
+        """Return a point (2,) above the table, drawn towards the base if it is too far away."""
+        base = np.array(self._kinematics.robot.base_xyz[:2])
+        far = float(np.hypot(*(point - base)))
+        return point if far <= self.reach else base + self.reach / far * (point - base)
