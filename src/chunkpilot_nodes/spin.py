@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 import gc
 import os
+from pathlib import Path
 import signal
 import sys
 import time
@@ -198,10 +199,23 @@ def _apply_priority(node: SupervisedNode, process: ProcessConfig) -> None:
     try:
         if process.nice:
             os.setpriority(os.PRIO_PROCESS, 0, process.nice)
+            _nice_autogroup(process.nice)
         if process.realtime_priority:
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(process.realtime_priority))
-    except PermissionError as error:
+    except OSError as error:
         node.get_logger().warning(f'priority refused, going on without: {error}')
+
+
+def _nice_autogroup(nice: int) -> None:
+    """
+    Let niceness count against other sessions too.
+
+    Linux shares the CPU between sessions first (sched(7), autogroup), and a launcher starts each
+    node in its own, where plain niceness compares the node with itself only.
+    """
+    autogroup = Path('/proc/self/autogroup')
+    if os.getsid(0) == os.getpid() and autogroup.exists():
+        autogroup.write_text(str(nice))
 
 
 def _publish_diagnostics(node: SupervisedNode) -> None:
