@@ -23,6 +23,7 @@ from chunkpilot.msg import (
     HorizonDecision,
     Observation,
     PolicyInfo,
+    Task,
 )
 from chunkpilot_core import registry, spaces
 from chunkpilot_core import robot as robots
@@ -68,6 +69,7 @@ class ExecutionNode(spin.SupervisedNode):
         self._kinematics = Kinematics(self._robot)
         self._executor = self._new_executor()
         self._max_age_ns = nanoseconds(self._config.max_state_age_s)
+        self._episode: tuple[str, int] | None = None  # id and stamp of the one that runs
         self._spec: PolicySpec | None = None
         self._trouble = ''
         self._joints: JointStateData | None = None
@@ -97,13 +99,16 @@ class ExecutionNode(spin.SupervisedNode):
         subscribe(GuardState, 'guard/state', self._on_guard, qos.LATCHED)
         subscribe(Float64, 'guard/speed_scale', self._on_scale, qos.LATCHED)
         subscribe(EpisodeEvent, 'episode', self._on_episode, qos.LATCHED)
+        subscribe(Task, 'task', self._on_task, qos.LATCHED)
         subscribe(PolicyInfo, 'policy/info', self._on_policy, qos.LATCHED)
 
     def _start_timers(self, period_s: float) -> None:
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        simulated = bool(self.get_parameter('use_sim_time').value)
-        # Simulated time may run at any speed, and the control period is a time of the robot.
-        self.create_timer(period_s, self._on_tick, clock=self.get_clock() if simulated else steady)
+        self._simulated = bool(self.get_parameter('use_sim_time').value)
+        # Simulated time may run at any speed, and the control period is a time of the robot. Both
+        # kinds of timer keep their absolute deadlines; missed ones are skipped, not made up for.
+        clock = self.get_clock() if self._simulated else steady
+        self.create_timer(period_s, self._on_tick, clock=clock)
         self.create_timer(1.0, self._publish_stats, clock=steady)
 
     # ---- what comes in --------------------------------------------------------------------------
@@ -137,9 +142,17 @@ class ExecutionNode(spin.SupervisedNode):
     def _on_episode(self, msg: EpisodeEvent) -> None:
         self._latched[self._on_episode] = msg
         running = msg.event == EpisodeEvent.START
-        if not running:
-            self._publish_stats()  # the whole episode, before its counters go
+        self._episode = (msg.episode_id, convert.to_ns(msg.header.stamp)) if running else None
         self._executor.set_episode(running, msg.task_id, self.now_ns(), msg.episode_id)
+        if not running:
+            self._publish_stats()  # of the whole episode; the counters stay until the next
+
+    def _on_task(self, msg: Task) -> None:
+        """Follow a task that changes within an episode; the one it starts with is in its event."""
+        if self._episode is None or convert.to_ns(msg.header.stamp) <= self._episode[1]:
+            return
+        self._latched[self._on_task] = msg
+        self._executor.set_episode(True, msg.id, self.now_ns(), self._episode[0])
 
     def _on_policy(self, msg: PolicyInfo) -> None:
         self._latched[self._on_policy] = msg
@@ -161,7 +174,12 @@ class ExecutionNode(spin.SupervisedNode):
 
     def _on_tick(self) -> None:
         now_ns = self.now_ns()
-        tick = self._executor.tick(now_ns, self._measure(now_ns), time.monotonic_ns())
+        tick = self._executor.tick(
+            now_ns,
+            self._measure(now_ns),
+            time.monotonic_ns(),
+            now_ns if self._simulated else None,
+        )
         if tick.command is not None:
             self._commands.publish(convert.command_to_msg(tick.command))
         if tick.request is not None:
@@ -214,7 +232,11 @@ class ExecutionNode(spin.SupervisedNode):
                 'timeouts',
                 'mean_horizon',
                 'calls_saved_ratio',
+                'delay_p50_s',
                 'delay_p95_s',
+                'observation_age_p50_s',
+                'observation_age_p99_s',
+                'worst_lateness_s',
             )
         }
         if self._trouble:

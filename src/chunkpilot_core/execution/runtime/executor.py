@@ -261,15 +261,18 @@ class Executor:
             now_ns, last_row, late, self._scheduler.delays.value_s, self._remaining_rows()
         )
 
-    def tick(self, now_ns: int, measured: F64 | None, steady_ns: int) -> Tick:
+    def tick(
+        self, now_ns: int, measured: F64 | None, steady_ns: int, paced_ns: int | None = None
+    ) -> Tick:
         """
         Do one control period.
 
         :param now_ns: ROS time; a jump backwards drops everything planned
         :param measured: where the robot is, shape (T,) in the policy's space; None = unknown
-        :param steady_ns: steady clock, for lateness and latency only
+        :param steady_ns: steady clock, by which latency is measured
+        :param paced_ns: the clock that ticks are paced by, where it is not the steady one
         """
-        lateness_s = self._pacer.lateness_s(steady_ns)
+        lateness_s = self._pacer.lateness_s(steady_ns if paced_ns is None else paced_ns)
         before, self._now_ns = self._now_ns, now_ns
         spec = self._spec
         if spec is None:
