@@ -1,6 +1,7 @@
 """Estimates of time that need no clock: inference delay, and lateness of a periodic loop."""
 
 from collections import deque
+from collections.abc import Iterable
 import math
 
 from chunkpilot_core.types import NS_PER_S
@@ -33,6 +34,12 @@ class DelayEstimator:
             self.cold_start_s = delay_s
         else:
             self._delays.append(delay_s)
+        self._value = self.at(self._quantile)
+
+    def remember(self, delays_s: Iterable[float]) -> None:
+        """Take delays that were measured earlier, oldest first; the next answer is not cold."""
+        self._delays.extend(delays_s)
+        self._cold = self._cold and not self._delays
         self._value = self.at(self._quantile)
 
     @property

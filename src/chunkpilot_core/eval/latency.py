@@ -1,5 +1,6 @@
 """How long the policy takes on the virtual clock: fixed, with jitter, or as recorded in a file."""
 
+import copy
 from pathlib import Path
 
 from chunkpilot_core.errors import ConfigError
@@ -43,13 +44,11 @@ class LatencyModel:
             return float(latency)
         return max(self.mean_s + self.jitter_s * float(self._random.standard_normal()), 0.0)
 
-    def quantile(self, share: float) -> float:
-        """Return what the latency stays below in ``share`` of the inferences [s]."""
-        if len(self._trace):
-            return float(np.quantile(self._trace, share))
-        from statistics import NormalDist
-
-        return max(self.mean_s + self.jitter_s * NormalDist().inv_cdf(share), 0.0)
+    def history(self, count: int, seed: int) -> list[float]:
+        """Return latencies of inferences before the episode that begins with ``seed`` [s]."""
+        before = copy.copy(self)
+        before.reset(seed ^ 0x5EED)
+        return [before() for _ in range(count)]
 
 
 def read_trace(path: str | Path) -> F64:

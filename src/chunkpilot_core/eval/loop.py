@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 import copy
 from dataclasses import dataclass, field, replace
+import math
 from typing import Any
 
 from chunkpilot_core import camera as cameras
@@ -59,6 +60,9 @@ class LoopConfig:
     )
     image_noise: float = option(1.0, 'noise of pixels', unit='grey levels', min=0.0, max=50.0)
     camera: str = option('front', 'name in config/cameras')
+    known_delays: int = option(
+        32, 'delays that execution knows from before, as in a graph that runs on', min=0, max=4096
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,10 @@ class _Episode:
         )
         self._executor = Executor(strategy, parts.get('executor'), loop._robot, SESSION)
         self._executor.configure(loop.policy.spec)
+        history = loop.latency.history(loop.config.known_delays, seed)
+        self._executor.remember_delays(
+            CONTROL_DT_S * math.ceil(delay / CONTROL_DT_S - 1e-6) for delay in history
+        )
         loop.policy.reset(seed)
         loop.latency.reset(seed)
         self._inference = VirtualInference(loop.policy, loop.latency, SESSION, loop._stopwatch_ns)

@@ -90,16 +90,10 @@ class Settings:
 
     def built_parts(self) -> dict[str, Any]:
         """Return the configurations of the loop's parts."""
-        parts: dict[str, Any] = {
+        return {
             name: configs.build(PARTS[name], values, f'{name}.')
             for name, values in self.parts.items()
         }
-        if 'initial_delay_s' not in self.parts.get('executor', {}):
-            # A robot that ran before knows how long its policy takes; each episode is such a run.
-            values = {'initial_delay_s': self.latency().quantile(0.95)}
-            merged = {**self.parts.get('executor', {}), **values}
-            parts['executor'] = configs.build(PARTS['executor'], merged, 'executor.')
-        return parts
 
     def loop(self) -> Loop:
         """Return a loop that runs by these settings."""

@@ -6,6 +6,7 @@ since the observation is late and skipped, nothing else is; a new chunk takes ov
 boundary; a request leaves when what remains is what an answer takes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 import math
 
@@ -120,6 +121,14 @@ class Executor:
         self._recorder = Recorder(config.trace_ticks, spec.space.target_size)
         if self._now_ns is not None:
             self._queue.reset_clock(self._now_ns)
+
+    def remember_delays(self, delays_s: Iterable[float]) -> None:
+        """
+        Take delays from request to answer that were measured earlier with this policy.
+
+        Call it after :meth:`configure`, which takes the next answer for a cold one.
+        """
+        self._scheduler.delays.remember(delays_s)
 
     def set_guard(self, status: GuardStatus, now_ns: int) -> None:
         """Follow the guard: commands only while it is armed, everything anew after a re-arm."""
