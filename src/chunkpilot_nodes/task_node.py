@@ -5,6 +5,7 @@ The order of things is :class:`chunkpilot_core.runs.episodes.Run`; this file hea
 publishes for it. Nothing in here blocks: services are called asynchronously, waits are ticks.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 import json
 from pathlib import Path
@@ -35,11 +36,14 @@ from chunkpilot_nodes.monitor import Load, Restarts, versions
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.clock import Clock, ClockType
+from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
 PERIOD_S = 0.02
+SLOW_PERIOD_S = 0.2
 GUARD_SERVICES = ('guard/arm', 'guard/disarm', 'guard/reset')
 
 
@@ -68,20 +72,24 @@ class TaskNode(spin.SupervisedNode):
         self._connect()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(PERIOD_S, self._tick, clock=steady)
+        self.create_timer(SLOW_PERIOD_S, self._look, clock=steady)
         self.create_timer(1.0, self._sample, clock=steady)
         self.get_logger().info(f'robot {self._robot.name}, waiting for run_task goals')
 
     def _connect(self) -> None:
         for kind, topic, callback, profile in (
             (GuardState, 'guard/state', self._on_guard, qos.LATCHED),
-            (SafetyVerdict, 'verdict', self._on_verdict, qos.VERDICT),
-            (SimScene, 'sim/scene', self._on_scene, qos.SENSOR),
             (PolicyInfo, 'policy/info', self._on_policy, qos.LATCHED),
-            (Observation, 'observation', self._on_observation, qos.RELIABLE_10),
             (ExecutionStats, 'execution_stats', self._on_stats, qos.RELIABLE_10),
             (Bool, 'driver/stopped', self._on_driver, qos.LATCHED),
         ):
             self.create_subscription(kind, topic, callback, profile)
+        # What comes at control rate is only looked at as often as it is needed.
+        self._scene = Newest(self, SimScene, 'sim/scene', qos.SENSOR, self._read_scene)
+        self._verdict = Newest(self, SafetyVerdict, 'verdict', qos.SENSOR, self._read_verdict)
+        self._observation = Newest(
+            self, Observation, 'observation', qos.SENSOR, self._read_observation
+        )
         self._tasks = self.create_publisher(TaskMsg, 'task', qos.LATCHED)
         self._episodes = self.create_publisher(EpisodeEvent, 'episode', qos.LATCHED)
         self._outcomes = self.create_publisher(Outcome, 'outcome', qos.LATCHED)
@@ -104,14 +112,14 @@ class TaskNode(spin.SupervisedNode):
         self._world.guard = convert.guard_state_from_msg(msg)
         self._world.hear('guard', int(msg.session), time.monotonic_ns())
 
-    def _on_verdict(self, msg: SafetyVerdict) -> None:
-        self._world.hear('guard', int(msg.session), time.monotonic_ns())
+    def _read_verdict(self, msg: SafetyVerdict, steady_ns: int) -> None:
+        self._world.hear('guard', int(msg.session), steady_ns)
         if self._run is not None:
             self._tally.add_counters(int(msg.session), tuple(int(count) for count in msg.counters))
 
-    def _on_scene(self, msg: SimScene) -> None:
+    def _read_scene(self, msg: SimScene, steady_ns: int) -> None:
         world = self._world
-        world.hear('sim', int(msg.session), time.monotonic_ns())
+        world.hear('sim', int(msg.session), steady_ns)
         world.success, world.scene_ns = bool(msg.success), convert.to_ns(msg.header.stamp)
         world.joints = dict(zip(msg.joint_names, msg.joint_positions, strict=True))
         if self._run is not None and self._run.phase == 'running':
@@ -123,9 +131,9 @@ class TaskNode(spin.SupervisedNode):
         self._world.policy_task = msg.task_kind
         self._world.hear('policy', int(msg.session), time.monotonic_ns())
 
-    def _on_observation(self, msg: Observation) -> None:
+    def _read_observation(self, msg: Observation, steady_ns: int) -> None:
         world = self._world
-        world.hear('perception', int(msg.id.session), time.monotonic_ns())
+        world.hear('perception', int(msg.id.session), steady_ns)
         world.observed_task = msg.task_id
         bad = msg.health == Observation.BAD
         world.observation_bad = msg.health_reason or 'observation is bad' if bad else ''
@@ -224,10 +232,18 @@ class TaskNode(spin.SupervisedNode):
         run = self._run
         if run is None or self._finished is None or self._finished.done():
             return
+        self._scene.read()
+        if run.phase != 'running':
+            self._look()
         for effect in run.tick(self.now_ns(), time.monotonic_ns()):
             self._do(run, effect)
         if run.done:
             self._finished.set_result(None)
+
+    def _look(self) -> None:
+        """Read what changes slowly."""
+        self._verdict.read()
+        self._observation.read()
 
     def _do(self, run: Run, effect: Effect) -> None:
         if isinstance(effect, Call):
@@ -327,9 +343,35 @@ class TaskNode(spin.SupervisedNode):
         return b'\x00', run.phase if run else 'waiting for a goal', numbers
 
 
+class Newest:
+    """A subscription that keeps the newest message as bytes, and reads it when asked."""
+
+    def __init__(
+        self,
+        node: spin.SupervisedNode,
+        kind: type[Any],
+        topic: str,
+        profile: QoSProfile,
+        read: Callable[[Any, int], None],
+    ) -> None:
+        self._kind, self._read = kind, read
+        self._data: bytes | None = None
+        self._steady_ns = 0
+        node.create_subscription(kind, topic, self._keep, profile, raw=True)
+
+    def _keep(self, data: bytes) -> None:
+        self._data, self._steady_ns = data, time.monotonic_ns()
+
+    def read(self) -> None:
+        """Hand on the newest message and when it came, if there is one that was not read."""
+        data, self._data = self._data, None
+        if data is not None:
+            self._read(deserialize_message(data, self._kind), self._steady_ns)
+
+
 def main() -> None:
     """Run the node."""
-    spin.main(TaskNode)
+    spin.main(TaskNode, executor='events')
 
 
 if __name__ == '__main__':

@@ -57,9 +57,9 @@ def test_output_and_clean_end():
 
 
 def test_error_of_a_process_that_nobody_brings_back():
-    code, lines, _ = run(Process('a', program('sys.exit(3)')))
+    code, lines, _ = run(Process('a', program('print("no such file"); sys.exit(3)')))
     assert code == 1
-    assert ('', 'a died with exit code 3') in lines
+    assert ('', 'a died with exit code 3: no such file') in lines
 
 
 @pytest.mark.parametrize(('exit_code', 'expected'), [(0, 0), (5, 1)])

@@ -227,6 +227,15 @@ def test_node_that_came_back_within_an_episode_aborts_it(node):
     assert (end.outcome, end.reason) == (EpisodeOutcome.ABORTED, f'{node} was started again')
 
 
+def test_own_sleep_is_not_taken_for_the_death_of_others():
+    graph = Graph()
+    graph.until(lambda: graph.run.elapsed_s > 0.1)
+    graph.now_ns += nanoseconds(1.5)
+    for effect in graph.run.tick(graph.now_ns, graph.now_ns):  # before anything was heard
+        graph.do(effect)
+    assert graph.finish()[0].outcome is EpisodeOutcome.SUCCESS
+
+
 def test_short_hold_is_waited_for_and_long_hold_aborts():
     graph = Graph()
     graph.until(lambda: graph.run.elapsed_s > 0.1)

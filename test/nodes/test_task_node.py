@@ -160,11 +160,19 @@ class Graph:
         """Send a goal and return its handle."""
         assert self.client.wait_for_server(20.0)
         goal = {'task_kind': 'push', 'episodes': 1, 'seed': 3, **goal}
-        return wait(
-            self.client.send_goal_async(
+        return self.ask(
+            lambda: self.client.send_goal_async(
                 RunTask.Goal(**goal), lambda msg: self.feedback.append(msg.feedback)
             )
         )
+
+    def ask(self, call):
+        """
+        Start something asynchronous in the executor's thread, and wait for its result here.
+
+        From another thread rclpy's action client may get the answer before it waits for it.
+        """
+        return wait(wait(self.executor.create_task(call)))
 
     def close(self) -> None:
         self.executor.shutdown()
@@ -228,7 +236,7 @@ def _fresh(graph):
 
 def test_two_episodes(graph):
     handle = graph.send(episodes=2)
-    done = wait(handle.get_result_async())
+    done = graph.ask(handle.get_result_async)
     assert done.status == GoalStatus.STATUS_SUCCEEDED
     result = done.result
     assert (result.success, result.episodes, result.successes, result.aborted) == (True, 2, 2, 0)
@@ -254,7 +262,7 @@ def test_two_episodes(graph):
 
 def test_refusal_of_the_guard_reaches_the_caller(graph):
     graph.refusal = 'joint_states are 3.0 s old'
-    done = wait(graph.send().get_result_async())
+    done = graph.ask(graph.send().get_result_async)
     assert done.status == GoalStatus.STATUS_ABORTED
     assert 'guard/arm: joint_states are 3.0 s old' in done.result.message
     assert 'START' not in graph.log
@@ -264,8 +272,8 @@ def test_cancel_ends_the_episode_and_disarms(graph):
     graph.solve_after_s = 99.0
     handle = graph.send(episodes=5)
     until(lambda: 'START' in graph.log)
-    wait(handle.cancel_goal_async())
-    done = wait(handle.get_result_async())
+    graph.ask(handle.cancel_goal_async)
+    done = graph.ask(handle.get_result_async)
     assert done.status == GoalStatus.STATUS_CANCELED
     until(lambda: f'outcome {Outcome.ABORTED}' in graph.log)
     assert graph.log[-1] == 'disarm'
@@ -277,7 +285,7 @@ def test_dead_simulator_aborts_and_says_so(graph):
     handle = graph.send()
     until(lambda: 'START' in graph.log)
     graph.silent.add('sim')
-    done = wait(handle.get_result_async())
+    done = graph.ask(handle.get_result_async)
     (episode,) = json.loads(done.result.summary_json)['per_episode']
     assert episode['outcome'] == 'aborted'
     assert episode['reason'].startswith('sim is dead')
@@ -287,7 +295,7 @@ def test_only_one_run_at_a_time(graph):
     graph.solve_after_s = 1.0
     first = graph.send()
     assert not graph.send().accepted
-    assert wait(first.get_result_async()).result.success
+    assert graph.ask(first.get_result_async).result.success
 
 
 @pytest.mark.parametrize(
@@ -295,14 +303,14 @@ def test_only_one_run_at_a_time(graph):
     [('pusch', "Did you mean 'push'?"), ('reach', "trained for 'push', not for 'reach'")],
 )
 def test_wrong_task_is_refused_with_the_reason(graph, kind, message):
-    result = wait(graph.send(task_kind=kind).get_result_async()).result
+    result = graph.ask(graph.send(task_kind=kind).get_result_async).result
     assert not result.success
     assert message in result.message
     assert graph.log == []
 
 
 def test_record_needs_a_recorder(graph):
-    result = wait(graph.send(record=True).get_result_async()).result
+    result = graph.ask(graph.send(record=True).get_result_async).result
     assert not result.success
     assert 'record:=true' in result.message
 

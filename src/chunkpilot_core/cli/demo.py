@@ -55,7 +55,7 @@ def main(args: argparse.Namespace) -> str | None:
         code = supervisor.run()
         isolation.clean_shared_memory()
     if not (out / 'run.json').is_file():
-        return f'nothing came of it; see {out}/log' + logs.last_words()
+        return f'nothing came of it; see above and {out}/log'
     restarts = {name: count for name, count in supervisor.restarts.items() if count}
     summary = conclude(out, restarts, time.monotonic() - started)
     if restarts or code:
@@ -115,15 +115,6 @@ class Logs:
             print(line, flush=True)
         elif self.verbose or (not name and not line.startswith((CLIENT, 'SIG'))):
             print(f'[{key}] {line}', flush=True)
-
-    def last_words(self) -> str:
-        """Return the last lines of each node that spoke of an error."""
-        found = []
-        for file in sorted(self.folder.glob('*_node.log')):
-            lines = file.read_text(encoding='utf-8').splitlines()
-            bad = [line for line in lines if 'rror' in line or 'FATAL' in line]
-            found += [f'\n  {file.stem}: {line}' for line in bad[-2:]]
-        return ''.join(found)
 
     def close(self) -> None:
         """Close the files."""

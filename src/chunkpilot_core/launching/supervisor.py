@@ -25,7 +25,7 @@ Sink = Callable[[str, str], None]
 
 # A node that dies this fast has a wrong parameter, not bad luck: respawning it for ever would hide
 # the message.
-QUICK_DEATH_S = 3.0
+QUICK_DEATH_S = 10.0
 QUICK_DEATHS = 3
 _PR_SET_PDEATHSIG = 1
 
@@ -58,6 +58,7 @@ class Supervisor:
         self.restarts: dict[str, int] = {process.name: 0 for process in processes}
         self.exit_codes: dict[str, int] = {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._last_words: dict[str, str] = {}
         self._code = 0
         self._libc = ctypes.CDLL(None, use_errno=True)
 
@@ -120,7 +121,8 @@ class Supervisor:
             self.exit_codes[process.name] = code
             if self._stopping.is_set():
                 return
-            self._say('', f'{process.name} {describe(code)}')
+            words = f': {self._last_words.get(process.name, "said nothing")}' if code > 0 else ''
+            self._say('', f'{process.name} {describe(code)}{words}')
             if process.required:
                 self.stop(f'{process.name} is required: stopping', code=1 if code else 0)
                 return
@@ -182,8 +184,11 @@ class Supervisor:
                     line = await stream.readline()
                 except ValueError:  # longer than the limit; the rest comes with the next line
                     continue
+                text = line.decode(errors='replace').rstrip('\r\n')
+                if text.strip():
+                    self._last_words[name] = text
                 if line:
-                    self._say(name, line.decode(errors='replace').rstrip('\r\n'))
+                    self._say(name, text)
 
     def _say(self, name: str, line: str) -> None:
         try:

@@ -17,6 +17,9 @@ from chunkpilot_core.types import ArmState, EpisodeOutcome, nanoseconds, seconds
 
 Wait = Generator[None, None, None]
 
+STALL_S = 0.3
+"""[s] A pause between two ticks that means that this process did not get the CPU."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -135,6 +138,7 @@ class Run:
         self.failure = ''
         self.done = False
         self._now_ns = self._steady_ns = self._started_ns = 0
+        self._trusting_until_ns = 0
         self._cancelled = False
         self._calls = 0
         self._answers: dict[int, tuple[bool, str, Task | None]] = {}
@@ -159,6 +163,9 @@ class Run:
         :param steady_ns: steady clock
         :returns: what the caller has to do now, in this order
         """
+        if steady_ns - self._steady_ns > nanoseconds(STALL_S):
+            # Who was asleep must not take its own silence for that of others.
+            self._trusting_until_ns = steady_ns + nanoseconds(self.config.silence_s)
         self._now_ns, self._steady_ns = now_ns, steady_ns
         if not self.done:
             try:
@@ -339,17 +346,21 @@ class Run:
         for node, session in world.sessions().items():
             if sessions.get(node, session) != session:
                 return f'{node} was started again'
-        for node in ('sim', 'guard', 'perception'):
-            silent_s = world.silent_s(node, self._steady_ns)
-            if silent_s > self.config.silence_s:
-                return f'{node} is dead: silent for {silent_s:.1f} s'
-        if self._silent_execution():
-            return 'execution is dead: silent'
+        if self._steady_ns > self._trusting_until_ns and (dead := self._dead()):
+            return dead
         if world.state not in (ArmState.ARMED, ArmState.HOLD):
             return (
                 f'the guard is {world.state.name if world.state else "unknown"}: {self._causes()}'
             )
         return ''
+
+    def _dead(self) -> str:
+        """Return who has been silent for too long, '' for nobody."""
+        for node in ('sim', 'guard', 'perception'):
+            silent_s = self.world.silent_s(node, self._steady_ns)
+            if silent_s > self.config.silence_s:
+                return f'{node} is dead: silent for {silent_s:.1f} s'
+        return 'execution is dead: silent' if self._silent_execution() else ''
 
     def _is(self, state: ArmState) -> bool:
         return self.world.state is state
