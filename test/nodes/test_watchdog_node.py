@@ -1,0 +1,60 @@
+"""watchdog_node as a real process: a dead guard stops the driver, an idle one does not."""
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+rclpy = pytest.importorskip('rclpy')
+from chunkpilot_core.types import ArmState  # noqa: E402
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+
+
+def asked(edge: Any, name: str) -> bool:
+    return any(call == name for _, call in edge.calls)
+
+
+def test_a_guard_killed_in_motion_stops_the_driver_and_a_new_one_frees_it(edge: Any) -> None:
+    """Row 50."""
+    guard = edge.start_guard()
+    watchdog = edge.start('watchdog_node')
+    edge.ready()
+    edge.run(1.5)
+    assert not edge.calls, 'an idle guard does not trip it'
+    edge.armed()
+    sender = edge.sender()
+    assert edge.run(20.0, edge.moving)
+    assert not edge.calls
+    guard.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    assert edge.run(3.0, lambda: asked(edge, 'stop'))
+    assert edge.calls[0][0] - killed < 0.6
+    sender.kill()
+    edge.states.clear()
+    edge.start_guard()
+    assert edge.run(20.0, lambda: edge.state is ArmState.DISARMED)
+    assert edge.run(5.0, lambda: asked(edge, 'clear'))
+    edge.ready()
+    assert edge.guard('arm').success
+    watchdog.send_signal(signal.SIGINT)
+    assert watchdog.wait(10) == 0
+
+
+def test_a_guard_that_only_slept_is_stopped_until_it_is_reset(edge: Any) -> None:
+    guard = edge.processes[-1]
+    edge.armed()
+    edge.start('watchdog_node')
+    edge.run(20.0, lambda: edge.node.count_subscribers('verdict') == 2)
+    edge.run(1.5)
+    edge.calls.clear()
+    guard.send_signal(signal.SIGSTOP)
+    assert edge.run(3.0, lambda: asked(edge, 'stop'))
+    guard.send_signal(signal.SIGCONT)
+    assert edge.run(5.0, lambda: edge.state in (ArmState.ESTOP, ArmState.STOPPED))
+    assert edge.stopped
+    assert edge.run(5.0, lambda: edge.states[-1].can_reset), edge.states[-1].why_not
+    assert edge.guard('reset').success
+    assert edge.run(5.0, lambda: not edge.stopped)
+    assert edge.state is ArmState.DISARMED
