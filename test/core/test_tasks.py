@@ -110,6 +110,7 @@ def test_the_expert_solves_it(world, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize('noise', [0.0, 0.05])
 def test_the_expert_solves_nearly_every_seed(kind, world, noise):
     driver = RowDriver(world)

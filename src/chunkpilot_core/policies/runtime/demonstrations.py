@@ -39,11 +39,11 @@ class DemonstrationConfig:
     )
     image_jitter_s: float = option(0.02, 'spread of that age', unit='s', min=0.0, max=1.0)
     pushes_per_row: float = option(
-        0.05, 'chance per row that the tool is pushed aside', min=0.0, max=1.0
+        0.03, 'chance per row that the tool is pushed aside', min=0.0, max=1.0
     )
-    push_rows: int = option(6, 'longest push', min=1, max=100)
+    push_rows: int = option(8, 'longest push', min=1, max=100)
     push_size: float = option(
-        0.25, 'largest push per row, in units of the action', min=0.0, max=1.0
+        0.1, 'largest push per row, in units of the action', min=0.0, max=1.0
     )
     slips_per_row: float = option(
         0.008, 'chance per row that the gripper does the contrary for a while', min=0.0, max=1.0
@@ -115,10 +115,11 @@ class Collector:
         rows: list[F32] = []
         disturbed: list[bool] = []
         solved_rows = 0
+        done = self._hold
         while len(rows) < self.config.max_rows and solved_rows <= self.config.rows_after_success:
             commanded = self._driver.commanded
             names, values = _all_inputs(self._world.observe())
-            row = self._expert(self._world.scene(), commanded)
+            row = self._expert(self._world.scene(), commanded, done)
             done = row if solved_rows else disturbance(row, commanded)
             inputs.append(values)
             rows.append(row)
@@ -147,6 +148,7 @@ class Collector:
         self._driver.reset()
         hold = np.array(OPEN_ROW, np.float32)
         hold[3] = self._expert(world.scene(), self._driver.commanded)[3]
+        self._hold = hold
         for _ in range(25):
             self._driver.run(hold)
             if np.isfinite(_all_inputs(world.observe())[1]).all():

@@ -1,4 +1,6 @@
-"""Rules for serving a policy: which observation may answer a request, how a new policy is tried."""
+"""
+Rules for serving a policy: which observation may answer a request, how a new policy is tried.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

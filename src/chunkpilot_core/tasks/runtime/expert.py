@@ -43,7 +43,9 @@ class Expert(ABC):
     max_step_m = 0.012
     """[m] per row of 0.04 s, 0.3 m/s."""
     approach = 0.5
-    """Share of the way left that one row covers, so that motion ends softly."""
+    """Share of the way left that one row covers at most, so that motion ends at the way point."""
+    max_change_m = 0.0016
+    """[m] per row and row, 1 m/s2: what the guard's joint limits let pass unclamped."""
 
     def __init__(self, robot: Robot) -> None:
         self.space = spaces.ee_delta_space()
@@ -53,24 +55,37 @@ class Expert(ABC):
     def plan(self, view: View) -> Wish:
         """Return where to go next."""
 
-    def __call__(self, scene: Scene, commanded: F64) -> F32:
+    def __call__(self, scene: Scene, commanded: F64, before: F32 | None = None) -> F32:
         """
         Return the next row (A,) of :func:`spaces.ee_delta_space`.
 
         :param scene: ground truth
         :param commanded: target (T,) of the row before: tool position [m], gripper width [m]
+        :param before: the row that has just run (A,), from which speed may change only so fast;
+            None = however fast (it brakes softly in any case)
         """
         robot = self._kinematics.robot
         tool = self._kinematics.forward(scene.joints(robot.arm_joints)).position
         width = float(scene.joints(robot.gripper.joints).sum()) if robot.gripper else 0.0
         wish = self.plan(View(tool, width, scene))
-        step = self.approach * (wish.position - commanded[:3])
-        length = float(np.linalg.norm(step))
-        if length > self.max_step_m * wish.speed:
-            step *= self.max_step_m * wish.speed / length
+        step = self._step(wish, commanded[:3])
+        if before is not None:
+            last = spaces.resolve_row(self.space, before, np.zeros_like(commanded))[:3]
+            step = last + _shorten(step - last, self.max_change_m)
         opened = robot.gripper.max_width if robot.gripper and wish.opened else 0.0
         target = np.concatenate((commanded[:3] + step, [opened]))
         return spaces.to_row(self.space, target, commanded)
+
+    def _step(self, wish: Wish, at: F64) -> F64:
+        way = wish.position - at
+        left = float(np.linalg.norm(way))
+        braking = float(np.sqrt(2.0 * self.max_change_m * left))
+        return _shorten(way, min(self.max_step_m * wish.speed, self.approach * left, braking))
+
+
+def _shorten(vector: F64, longest: float) -> F64:
+    length = float(np.linalg.norm(vector))
+    return vector * (longest / length) if length > longest else vector
 
 
 def above(point: F64, height: float) -> F64:
