@@ -18,7 +18,7 @@ LONGER = runner.Entry('upcycling', 'upcycling', {'horizon': 8, 'ratio': 1.5})
 
 def _settings(*entries: runner.Entry, episodes: int = 2, **more) -> runner.Settings:
     settings = runner.Settings('pick_and_place', POLICY, entries or (FIXED,), episodes)
-    return replace(settings, calibration_episodes=2, **more)
+    return replace(settings, calibration_episodes=1, **more)
 
 
 @pytest.fixture(name='loop', scope='module')
@@ -29,7 +29,7 @@ def _loop():
 
 
 def test_the_shipped_policy_solves_its_task_without_starving(loop) -> None:
-    results = [loop.run(seed, FIXED.build()) for seed in range(3)]
+    results = [loop.run(seed, FIXED.build()) for seed in range(2)]
     assert all(result.success for result in results)
     for result in results:
         assert result.starved_ticks == 0
@@ -77,14 +77,14 @@ def test_more_latency_than_rows_starves_and_is_counted(loop) -> None:
 
 
 def test_upcycling_calls_less_and_begins_each_episode_alike(loop) -> None:
-    prepared = loop.calibrate(LONGER.build(), range(10**7, 10**7 + 3))
-    results = [loop.run(seed, loop.calibrate(prepared, range(0))) for seed in (0, 1, 0)]
-    assert results[0] == results[2]
-    fixed = [loop.run(seed, FIXED.build()) for seed in (0, 1)]
-    assert sum(r.policy_calls for r in results[:2]) < sum(r.policy_calls for r in fixed)
-    assert all(r.mean_horizon > 8 for r in results[:2])
+    prepared = loop.calibrate(LONGER.build(), range(10**7, 10**7 + 1))
+    results = [loop.run(seed, loop.calibrate(prepared, range(0))) for seed in (0, 0)]
+    assert results[0] == results[1]
+    assert results[0].policy_calls < loop.run(0, FIXED.build()).policy_calls
+    assert results[0].mean_horizon > 8
 
 
+@pytest.mark.slow
 def test_same_results_in_processes_and_after_an_interruption(tmp_path) -> None:
     settings = _settings(FIXED, LONGER)
     partial = tmp_path / 'partial'
@@ -94,6 +94,17 @@ def test_same_results_in_processes_and_after_an_interruption(tmp_path) -> None:
     with open(partial, 'a') as file:
         file.write('{"strategy": "upcyc')  # killed while writing
     assert runner.run(settings, workers=2, partial=partial) == whole
+    assert not partial.exists()
+
+
+def test_an_interrupted_run_takes_up_what_was_finished(loop, tmp_path) -> None:
+    settings = _settings(episodes=1)
+    partial = tmp_path / 'partial'
+    finished = replace(loop.run(0, FIXED.build()), notes=('from the file',))
+    runner.Progress(partial, settings.key()).add('fixed', finished)
+    with open(partial, 'a') as file:
+        file.write('{"strategy": "fix')  # killed while writing
+    assert runner.run(settings, partial=partial) == {'fixed': [finished]}
     assert not partial.exists()
 
 
