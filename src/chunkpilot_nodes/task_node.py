@@ -66,7 +66,7 @@ class TaskNode(spin.SupervisedNode):
         self._world, self._tally = World(), Tally()
         self._run: Run | None = None
         self._goal: ServerGoalHandle | None = None
-        self._finished: Future | None = None
+        self._refusal = ''
         self._policy = PolicyInfo()
         self._restarts, self._load = Restarts(self), Load()
         self._connect()
@@ -103,6 +103,7 @@ class TaskNode(spin.SupervisedNode):
             'run_task',
             self._execute,
             goal_callback=self._on_goal,
+            handle_accepted_callback=self._on_accepted,
             cancel_callback=self._on_cancel,
         )
 
@@ -158,14 +159,21 @@ class TaskNode(spin.SupervisedNode):
             self._run.cancel()
         return CancelResponse.ACCEPT
 
-    async def _execute(self, goal: ServerGoalHandle) -> RunTask.Result:
+    def _on_accepted(self, goal: ServerGoalHandle) -> None:
+        """
+        Start a run; the goal is executed, in rclpy's words, when it is over.
+
+        A callback that waits for the end would be polled all the time: 30 % of a core.
+        """
         request = goal.request
         try:
             timeout_s = self._check(request)
         except ChunkpilotError as error:
-            goal.abort()
-            return RunTask.Result(success=False, message=str(error))
-        self._tally, self._goal, self._finished = Tally(), goal, Future()
+            self._refusal = str(error)
+            goal.execute()
+            return
+        self._refusal = ''
+        self._tally, self._goal = Tally(), goal
         self._restarts.start()
         self._run = Run(
             self._run_config,
@@ -177,8 +185,13 @@ class TaskNode(spin.SupervisedNode):
             int(request.seed),
             timeout_s,
         )
-        await self._finished
-        run, self._run = self._run, None
+
+    def _execute(self, goal: ServerGoalHandle) -> RunTask.Result:
+        """Hand over the result."""
+        if self._refusal or self._run is None:
+            goal.abort()
+            return RunTask.Result(success=False, message=self._refusal)
+        run, self._run, self._goal = self._run, None, None
         return self._conclude(goal, run)
 
     def _check(self, request: RunTask.Goal) -> float:
@@ -230,7 +243,7 @@ class TaskNode(spin.SupervisedNode):
 
     def _tick(self) -> None:
         run = self._run
-        if run is None or self._finished is None or self._finished.done():
+        if run is None or run.done or self._goal is None:
             return
         self._scene.read()
         if run.phase != 'running':
@@ -238,7 +251,7 @@ class TaskNode(spin.SupervisedNode):
         for effect in run.tick(self.now_ns(), time.monotonic_ns()):
             self._do(run, effect)
         if run.done:
-            self._finished.set_result(None)
+            self._goal.execute()
 
     def _look(self) -> None:
         """Read what changes slowly."""
