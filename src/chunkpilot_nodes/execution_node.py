@@ -176,7 +176,7 @@ class ExecutionNode(spin.SupervisedNode):
         now_ns = self.now_ns()
         tick = self._executor.tick(
             now_ns,
-            self._measure(now_ns),
+            self._measure(now_ns) if self._executor.running else None,
             time.monotonic_ns(),
             now_ns if self._simulated else None,
         )

@@ -247,3 +247,10 @@ def test_too_few_chunks_are_no_calibration() -> None:
     strategy.horizon(chunk(RAMP), STATE)
     with pytest.raises(ConfigError, match='needs 5 chunks, got 1'):
         strategy.calibration()
+
+
+def test_a_calibration_says_what_a_ratio_would_run() -> None:
+    found = filled().calibration()  # five ramps: .1 to .6 past h = 2
+    assert found.mean_horizon(1.0) == 2.0
+    assert found.mean_horizon(2.0) == 4.0
+    assert found.mean_horizon(99.0) == 8.0

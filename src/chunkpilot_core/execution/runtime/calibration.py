@@ -31,6 +31,11 @@ class Calibration:
         """Return tau for a ratio; one calibration serves all."""
         return smoothness.threshold(np.array(self.signals), self.chunks, self.base, ratio)
 
+    def mean_horizon(self, ratio: float) -> float:
+        """Return the rows that run on average, gripper gate apart; at most those of a chunk."""
+        smooth = np.searchsorted(self.signals, self.threshold(ratio), side='right')
+        return self.base + (float(smooth) / self.chunks if ratio > 1.0 else 0.0)
+
     def check(self, spec: PolicySpec, base: int) -> None:
         """
         Refuse another policy, space or base horizon; another version of the policy is allowed.

@@ -130,6 +130,11 @@ class Executor:
         """
         self._scheduler.delays.remember(delays_s)
 
+    @property
+    def running(self) -> bool:
+        """Whether guard, episode and task allow motion; else a tick needs no measured pose."""
+        return self._gate.open
+
     def set_guard(self, status: GuardStatus, now_ns: int) -> None:
         """Follow the guard: commands only while it is armed, everything anew after a re-arm."""
         change = self._gate.guard(status, now_ns)
