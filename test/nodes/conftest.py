@@ -203,8 +203,11 @@ class Edge:
             assert self.run(5.0, lambda: self.states[-1].can_reset), self.states[-1].why_not
             assert self.guard('reset').success
         self.guard('disarm')
-        self.ready()
+        until = time.monotonic() + 10.0
         answer = self.guard('arm')
+        while not answer.success and time.monotonic() < until:  # it has to come to rest
+            self.run(0.1)
+            answer = self.guard('arm')
         assert answer.success, answer.message
         assert self.run(5.0, lambda: self.state.name == 'ARMED')
 

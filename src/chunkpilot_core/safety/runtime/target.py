@@ -18,6 +18,7 @@ from chunkpilot_core.types import (
 )
 import numpy as np
 
+REACHED_M, REACHED_RAD = 1e-4, 1e-3  # error of inverse kinematics that counts as reached
 WALL = 0.002  # [m] targets stay this far inside the workspace: catching up bends the path a little
 
 
@@ -68,7 +69,8 @@ class TargetSolver:
             quaternion = group.values[3:] / np.linalg.norm(group.values[3:])
             rotation = rotations.from_quaternion(quaternion)
         solution = self._kinematics.inverse(position, rotation, commanded)
-        if solution.converged and np.isfinite(solution.joints).all():
+        near = solution.position_error <= REACHED_M and solution.rotation_error <= REACHED_RAD
+        if near and np.isfinite(solution.joints).all():
             return solution.joints
         return Finding(
             Reaction.REJECT_CHUNK,
@@ -76,7 +78,7 @@ class TargetSolver:
             f'{solution.position_error:.4f} m and {solution.rotation_error:.4f} rad are left',
             'tool',
             solution.position_error,
-            1e-6,
+            REACHED_M,
             check='kinematics',
         )
 

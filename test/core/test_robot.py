@@ -1,0 +1,100 @@
+"""A robot's YAML file: what is read, and what is refused with its place."""
+
+from pathlib import Path
+from typing import Any
+
+from chunkpilot_core import robot as robots
+from chunkpilot_core.errors import ConfigError, UnknownNameError
+import numpy as np
+import pytest
+import yaml
+
+
+@pytest.fixture
+def data() -> dict[str, Any]:
+    """Return the shipped file, to be broken."""
+    loaded: dict[str, Any] = yaml.safe_load(robots.find('panda').read_text())
+    return loaded
+
+
+def load(data: dict[str, Any], folder: Path) -> robots.Robot:
+    file = folder / 'mine.yaml'
+    file.write_text(yaml.safe_dump(data))
+    return robots.load(file)
+
+
+def test_the_shipped_robot_has_the_makers_limits() -> None:
+    robot = robots.load('panda')
+    assert robot.joints[:7] == tuple(f'panda_joint{i}' for i in range(1, 8))
+    assert robot.limit_array('max_position')[:7].tolist() == [
+        2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973
+    ]  # fmt: skip
+    assert robot.limit_array('max_velocity')[[0, 6]].tolist() == [2.175, 2.61]
+    assert robot.limit_array('max_acceleration')[[0, 1]].tolist() == [15.0, 7.5]
+    assert robot.limit_array('max_position')[7:].tolist() == [0.04, 0.04]
+    soft = robot.position_margin
+    assert np.all(np.array(robot.home) > robot.limit_array('min_position')[:7] + soft)
+
+
+def test_pybullets_urdf_has_the_same_joints() -> None:
+    """Its limits are wider than the maker's: a guard that believed it would be too late."""
+    pybullet_data = pytest.importorskip('pybullet_data')
+    import xml.etree.ElementTree as ElementTree
+
+    urdf = Path(pybullet_data.getDataPath()) / 'franka_panda' / 'panda.urdf'
+    root = ElementTree.parse(urdf).getroot()
+    robot = robots.load('panda')
+    for name, limit in zip(robot.arm_joints, robot.limits, strict=True):
+        found = root.find(f"joint[@name='{name}']/limit")
+        assert found is not None, name
+        assert limit.min_position >= float(found.attrib['lower']) - 1e-4, name
+        assert limit.max_position <= float(found.attrib['upper']) + 1e-4, name
+
+
+@pytest.mark.parametrize(
+    ('path', 'value', 'words'),
+    [
+        ('joint_limits.panda_joint3.max_velocity', float('nan'), 'panda_joint3.max_velocity'),
+        ('joint_limits.panda_joint3.max_velocity', -2.0, 'must be above 0'),
+        ('joint_limits.panda_joint3.max_acceleration', 0, 'must be above 0'),
+        ('joint_limits.panda_joint3.min_position', 9.0, 'is not below'),
+        ('joint_limits.panda_joint3.has_velocity_limits', False, 'must be true'),
+        ('joint_limits.panda_joint3.max_position', '2.9', 'no finite number'),
+        ('home', [0.0, 0.0], 'home'),
+        ('home', [0.0, 0.41, 0.0, -1.85, 0.0, 9.0, 0.79], 'panda_joint6'),
+        ('workspace.lower', [-0.45, -0.40, 2.0], 'lower z'),
+        ('max_tool_speed', float('inf'), 'max_tool_speed'),
+        ('position_margin', -0.05, 'position_margin'),
+        ('gripper.max_width', -0.1, 'max_width'),
+        ('outputs', [], 'outputs drive'),
+        ('tool.orientation', [1.0, 1.0, 0.0, 0.0], 'no unit quaternion'),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(
+    data: dict[str, Any], tmp_path: Path, path: str, value: Any, words: str
+) -> None:
+    *parents, last = path.split('.')
+    node = data['robot']
+    for name in parents:
+        node = node[name]
+    node[last] = value
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(data, tmp_path)
+    assert 'mine.yaml' in str(caught.value)
+
+
+def test_a_missing_limit_and_an_unknown_robot_are_named(
+    data: dict[str, Any], tmp_path: Path
+) -> None:
+    del data['robot']['joint_limits']['panda_joint4']['max_velocity']
+    with pytest.raises(ConfigError, match='max_velocity'):
+        load(data, tmp_path)
+    with pytest.raises(UnknownNameError, match="Did you mean 'panda'"):
+        robots.load('panada')
+
+
+def test_the_hash_tells_limits_apart(data: dict[str, Any], tmp_path: Path) -> None:
+    same = load(data, tmp_path).limits_hash
+    assert same == robots.load('panda').limits_hash
+    data['robot']['joint_limits']['panda_joint1']['max_velocity'] = 2.0
+    assert load(data, tmp_path).limits_hash != same
