@@ -84,6 +84,8 @@ def test_learning_releases_a_better_version_that_loads(tmp_path, base) -> None:
     assert loaded.spec.version == 2
     assert loaded.normalizer.sha256 == version.normalizer_sha256
     assert trainer.success.value == 1.0
+    # learning goes on from what was accepted
+    assert trainer._learner.held_out_loss() == pytest.approx(version.metrics['held_out_loss'])
     # held-out episodes are not trained on, and updates stay under the cap
     assert trainer.examples <= 6 * 40
     assert trainer.updates <= trainer.examples
