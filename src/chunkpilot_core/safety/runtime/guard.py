@@ -13,12 +13,13 @@ from typing import Any
 from chunkpilot_core.config import option
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.robot import Robot
-from chunkpilot_core.safety.base import Finding, Proposal, Situation, Stage
+from chunkpilot_core.safety.base import Finding, Situation, Stage
 from chunkpilot_core.safety.runtime import arming
 from chunkpilot_core.safety.runtime.checks import Checks
 from chunkpilot_core.safety.runtime.homing import Homing
-from chunkpilot_core.safety.runtime.limiter import Limiter, Step
+from chunkpilot_core.safety.runtime.limiter import Limiter
 from chunkpilot_core.safety.runtime.machine import Machine
+from chunkpilot_core.safety.runtime.mover import Aim, Mover
 from chunkpilot_core.safety.runtime.report import Reporter, Setpoint
 from chunkpilot_core.safety.runtime.rows import RowRecorder
 from chunkpilot_core.safety.runtime.target import Stream, TargetSolver
@@ -31,7 +32,6 @@ from chunkpilot_core.types import (
     GuardEvent,
     GuardStatus,
     JointState,
-    nanoseconds,
     NS_PER_S,
     Observation,
     Reaction,
@@ -122,10 +122,8 @@ class Guard:
         self._session = session
         self._limits_hash = robot.limits_hash  # 1.5 ms: too dear for every tick
         self._rows: RowRecorder | None = None
-        self._position = np.zeros(len(robot.joints))
-        self._velocity = np.zeros(len(robot.joints))
+        self._mover = Mover(self._situation, self._checks, self.machine.config.ramp_s)
         self._fingers = np.zeros(len(robot.joints) - self.limiter.n_arm)
-        self._tool = np.zeros(3)
         self._active = False  # armed since it was disarmed last: the setpoint means something
         self._squeeze: tuple[F64, F64] | None = None
         self._pending: Command | None = None
@@ -134,10 +132,8 @@ class Guard:
         self._at_target = False
         self._estops: dict[str, tuple[bool, int]] = {}
         self._faults: deque[int] = deque(maxlen=self.config.reject_stop + 1)
-        self._slow = 1.0
         self._episode: bool | None = None  # None: nobody announces episodes
         self._tags = ('', '')
-        self._moved_ns = 0  # until when the setpoint was moved
 
     # ---- inputs ---------------------------------------------------------------------------------
 
@@ -198,12 +194,10 @@ class Guard:
         if why_not or measured is None:
             return False, why_not
         n = self.limiter.n_arm
-        self._position = arming.start_position(measured.positions, self._squeeze, self.limiter)
-        self._velocity = np.zeros_like(self._position)
-        self._fingers = self._position[n:].copy()
-        self._tool = self.kinematics.forward(self._position[:n]).position
-        self._moved_ns = now_ns
-        self._slow, self._pending = 1.0, None
+        start = arming.start_position(measured.positions, self._squeeze, self.limiter)
+        self._mover.start(start, now_ns)
+        self._fingers = start[n:].copy()
+        self._pending = None
         self._at_target = False
         self._situation.not_before_ns = 0
         self._stream.reset()
@@ -241,7 +235,7 @@ class Guard:
         held = _holding(self._checks.findings(Stage.INPUT, self._situation))
         if held is not None:
             return False, f'still held by {held.check}: {held.reason}'
-        if not self.limiter.at_rest(self._velocity):
+        if not self._mover.at_rest:
             return False, 'still decelerating'
         since_ns = machine.since_ns
         machine.release('resumed on request')
@@ -316,7 +310,7 @@ class Guard:
             findings.append(Finding(Reaction.STOP, reason, check='internal_error'))
             self.machine.stop('internal_error', reason)
             self._leave_armed()
-            self._brake_blindly()
+            self._mover.brake_blindly()
             setpoint = self._standing()
         return self._report(findings, setpoint, command, on_timer)
 
@@ -328,7 +322,7 @@ class Guard:
         situation.state, situation.epoch = machine.state, machine.epoch
         situation.epoch_age_s = seconds(steady_ns - machine.epoch_steady_ns)
         situation.silence_matters = self._stream.flowed and self._episode is not False
-        situation.commanded_speed = float(np.abs(self._velocity[: self.limiter.n_arm]).max())
+        situation.commanded_speed = self._mover.arm_speed
         situation.estops = self._estops
 
     def _react_to_inputs(self, findings: list[Finding]) -> bool:
@@ -383,7 +377,7 @@ class Guard:
 
     def _accept(self, command: Command) -> Finding | None:
         n, limiter = self.limiter.n_arm, self.limiter
-        target = self._solver.solve(command, self._position[:n], self._fingers)
+        target = self._solver.solve(command, self._mover.position[:n], self._fingers)
         if isinstance(target, Finding):
             return target
         self._fingers = np.clip(target.joints[n:], limiter.lower[n:], limiter.upper[n:])
@@ -408,150 +402,47 @@ class Guard:
 
     def _move(self, command: Command | None, findings: list[Finding]) -> Setpoint:
         """Advance the setpoint by one tick."""
-        dt = self._tick_length(command)
-        before = self._position
+        mover, situation = self._mover, self._situation
+        dt = mover.tick_length(command)
         if dt <= 0.0:  # a burst of ticks: the setpoint is repeated, so that nothing speeds up
             return self._standing()
-        self._situation.dt_s = dt
-        scale = self._scale
+        situation.dt_s = dt
+        before, scale = mover.position, self._scale
         source = 'homing' if self._homing else command.source if command else ''
-        step, requested, tool = self._wish(command, dt), self._position, None
-        if self.machine.state is ArmState.ARMED:
-            requested = self._requested
-            step, tool = self._checked(step, dt, findings)
-        self._send(step, tool, dt, findings)
-        if command is not None and self._rows is not None:
-            measured = self._situation.measured
-            positions = measured.positions if measured else None
-            self._rows.feed(command, before, self._position, positions)
-        position, velocity = self._position, self._velocity
-        return Setpoint(requested, position, velocity, step.direction_changed, scale, source)
-
-    def _tick_length(self, command: Command | None) -> float:
-        """
-        Return the time that the setpoint advances by [s]; 0 repeats it.
-
-        Targets belong to the stamps of their commands, so that the time between stamps counts,
-        which delivery does not jitter. But it stays within a period of the clock: no stamp and no
-        burst of ticks makes the arm faster, and a gap is not caught up.
-        """
-        now_ns, period_ns = self._situation.now_ns, nanoseconds(self.config.period_s)
-        stamp_ns = now_ns
-        if command is not None:
-            stamp_ns = min(max(command.stamp_ns, now_ns - period_ns), now_ns)
-        passed_ns = stamp_ns - self._moved_ns
-        if passed_ns < 0.2 * period_ns:
-            return 0.0
-        self._moved_ns = stamp_ns
-        return seconds(passed_ns if passed_ns <= 3 * period_ns else period_ns)
-
-    def _wish(self, command: Command | None, dt: float) -> Step:
-        """Return the limiter's next setpoint, and note what was asked for."""
-        limiter, position, velocity = self.limiter, self._position, self._velocity
-        self._requested, self._clipped = position, None
-        if self.machine.state is not ArmState.ARMED:
-            return limiter.brake(position, velocity, dt)
-        if self._homing is not None:
-            self._requested = self._homing.goal
-            return self._homing.step(limiter, position, velocity, dt, self._scale)
-        going = self._stream.at(self._situation.now_ns, exact=command is not None)
-        if going is None or self._stream.target is None:
-            return limiter.brake(position, velocity, dt)
-        self._requested, rate = going
-        self._clipped = self._stream.target.clipped
-        return limiter.step(position, velocity, self._requested, rate, dt, self._scale)
-
-    def _checked(self, step: Step, dt: float, findings: list[Finding]) -> tuple[Step, F64]:
-        """Ask the motion checks, each may slow down; returns the setpoint and the tool there."""
-        limiter, situation = self.limiter, self._situation
-        slowest = 1.0
-        situation.proposal = self._propose(step, dt)
-        for found in self._checks.findings(Stage.MOTION, situation):
-            if self._homing is not None and found.reaction is Reaction.CLAMP:
-                continue  # a goal far away is what homing is for
-            findings.append(found)
-            slowest = min(slowest, found.scale)
-            if found.brake:
-                step = self._detour(dt)
-            elif found.scale < 1.0:
-                wish = step.velocities * found.scale
-                step = limiter.limited(self._position, self._velocity, wish, dt)
-            else:
-                continue
-            situation.proposal = self._propose(step, dt)
-        recovered = self._slow + dt / max(self.machine.config.ramp_s, dt)
-        self._slow = min(slowest, recovered, 1.0)
-        return step, situation.proposal.next_tool
-
-    def _detour(self, dt: float) -> Step:
-        """
-        Return the straight way to the target if no check objects to it, else brake.
-
-        Catching up with a moving target bends the path, which must not keep the arm at a wall.
-        """
-        position, velocity = self._position, self._velocity
-        still = np.zeros_like(position)
-        step = self.limiter.step(position, velocity, self._requested, still, dt, self._scale)
-        self._situation.proposal = self._propose(step, dt)
-        objections = self._checks.findings(Stage.MOTION, self._situation)
-        if any(found.reaction >= Reaction.SLOW for found in objections):
-            return self.limiter.brake(position, velocity, dt)
-        return step
-
-    def _propose(self, step: Step, dt: float) -> Proposal:
-        n, limiter = self.limiter.n_arm, self.limiter
-        stop = limiter.stop_position(step.positions, step.velocities, dt)
-        next_tool = stop_tool = self._tool
-        if step.velocities[:n].any():
-            next_tool = self.kinematics.forward(step.positions[:n]).position
-            stop_tool = self.kinematics.forward(stop[:n]).position
-        return Proposal(
-            self._position,
-            self._velocity,
-            self._requested,
-            self._clipped,
-            *step,
-            stop,
-            self._tool,
-            next_tool,
-            stop_tool,
-        )
-
-    def _send(self, step: Step, tool: F64 | None, dt: float, findings: list[Finding]) -> None:
-        """Take over a setpoint that is beyond doubt."""
-        wrong = arming.assert_output(self.limiter, self._position, self._velocity, step, dt)
+        aim = self._aim(command) if self.machine.state is ArmState.ARMED else None
+        step = mover.follow(aim, dt, scale, findings) if aim else mover.brake(dt)
+        wrong = mover.send(step, dt)
         if wrong is not None:
             findings.append(wrong)
             self.machine.stop(wrong.check, wrong.reason)
             self._leave_armed()
-            self._velocity = np.zeros_like(self._velocity)
-            return
-        n = self.limiter.n_arm
-        if tool is None and step.velocities[:n].any():
-            tool = self.kinematics.forward(step.positions[:n]).position
-        self._tool = self._tool if tool is None else tool
-        self._position, self._velocity = step.positions, step.velocities
-        homing, measured = self._homing, self._situation.measured
-        if homing is not None and measured is not None:
-            done = homing.arrived(self._position, measured.positions, self._situation.steady_ns)
+            return self._standing()
+        measured = situation.measured.positions if situation.measured else None
+        if command is not None and self._rows is not None:
+            self._rows.feed(command, before, mover.position, measured)
+        if self._homing is not None and measured is not None:
+            done = self._homing.arrived(mover.position, measured, situation.steady_ns)
             if done is not None:
                 self._homing, self._at_target = None, done
+        requested = aim.target if aim else before
+        changed = step.direction_changed
+        return Setpoint(requested, mover.position, mover.velocity, changed, scale, source)
 
-    def _brake_blindly(self) -> None:
-        self._moved_ns = self._situation.now_ns
-        try:
-            step = self.limiter.brake(self._position, self._velocity, self.config.period_s)
-        except Exception:
-            self._velocity = np.zeros_like(self._velocity)  # not even that: stay here
-            return
-        if np.isfinite(step.positions).all():
-            self._position, self._velocity = step.positions, step.velocities
+    def _aim(self, command: Command | None) -> Aim | None:
+        """Return where to go in this tick, None for nowhere."""
+        if self._homing is not None:
+            still = np.zeros_like(self._homing.goal)
+            return Aim(self._homing.goal, still, None, self._homing.fraction, homing=True)
+        going = self._stream.at(self._situation.now_ns, exact=command is not None)
+        if going is None or self._stream.target is None:
+            return None
+        return Aim(*going, self._stream.target.clipped)
 
     # ---- state ----------------------------------------------------------------------------------
 
     def _update_machine(self, held: bool) -> None:
         since_ns = self.machine.since_ns
-        if self.machine.update(held, self.limiter.at_rest(self._velocity)):
+        if self.machine.update(held, self._mover.at_rest):
             self._released(since_ns)
         if self.machine.state is ArmState.DISARMED:
             self._fall_silent()
@@ -562,7 +453,7 @@ class Guard:
         self._stream.pause()
         self._stream.flowed = False
         self._faults.clear()
-        self._slow, self._pending = 1.0, None
+        self._mover.slow, self._pending = 1.0, None
         self._tag_rows()
 
     def _leave_armed(self) -> None:
@@ -576,14 +467,15 @@ class Guard:
         situation = self._situation
         situation.measured = situation.observation = None
         situation.not_before_ns = 0
-        self._pending, self._moved_ns = None, situation.now_ns
+        self._pending = None
+        self._mover.restart_clock(situation.now_ns)
         self._stream.pause()
         self.machine.new_epoch()
 
     def _fall_silent(self) -> None:
         measured, n = self._situation.measured, self.limiter.n_arm
         if self._active and measured is not None:
-            self._squeeze = self._position[n:].copy(), measured.positions[n:].copy()
+            self._squeeze = self._mover.position[n:].copy(), measured.positions[n:].copy()
         self._active = False
 
     def _tag_rows(self) -> None:
@@ -592,7 +484,7 @@ class Guard:
 
     @property
     def _scale(self) -> float:
-        return min(self.machine.scale, self._slow)
+        return min(self.machine.scale, self._mover.slow)
 
     def _pressed(self) -> list[str]:
         return [source for source, (asserted, _) in self._estops.items() if asserted]
@@ -612,12 +504,13 @@ class Guard:
             return why_not
         if not machine.cooled_down:
             return f'the last cause is less than {machine.config.cooldown_s:g} s ago'
-        return '' if self.limiter.at_rest(self._velocity) else 'still decelerating'
+        return '' if self._mover.at_rest else 'still decelerating'
 
     # ---- what is told ---------------------------------------------------------------------------
 
     def _standing(self) -> Setpoint:
-        return Setpoint(self._position, self._position, self._velocity, False, self._scale, '')
+        mover = self._mover
+        return Setpoint(mover.position, mover.position, mover.velocity, False, self._scale, '')
 
     def _report(
         self, findings: list[Finding], setpoint: Setpoint, command: Command | None, on_timer: bool
@@ -626,7 +519,7 @@ class Guard:
         verdict = reporter.verdict(findings, setpoint, command, on_timer, situation, machine)
         reporter.transitions(machine, situation)
         status, changed = reporter.status(self.status())
-        positions = None if self.silent else self._position
+        positions = None if self.silent else self._mover.position
         return GuardTick(verdict, positions, reporter.events.take(), status, changed, self._scale)
 
     def status(self) -> GuardStatus:

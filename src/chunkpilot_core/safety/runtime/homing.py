@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from chunkpilot_core.robot import Robot
-from chunkpilot_core.safety.runtime.limiter import Limiter, Step
+from chunkpilot_core.safety.runtime.limiter import Limiter
 from chunkpilot_core.types import F64, seconds
 import numpy as np
 
@@ -45,14 +45,6 @@ class Homing:
             joint, value = limiter.joints[worst], float(goal[worst])
             return f'{joint} = {value:.4f} is outside its soft limits {low:.4f} to {high:.4f}'
         return cls(goal, fraction, limiter.n_arm)
-
-    def step(
-        self, limiter: Limiter, position: F64, velocity: F64, dt: float, scale: float
-    ) -> Step:
-        """Return the next setpoint."""
-        still = np.zeros_like(position)
-        speed = scale * self.fraction
-        return limiter.step(position, velocity, self.goal, still, dt, speed, self.fraction)
 
     def arrived(self, position: F64, measured: F64, steady_ns: int) -> bool | None:
         """Return True when the arm is there, False if it did not follow, None while under way."""
