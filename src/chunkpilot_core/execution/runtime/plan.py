@@ -45,9 +45,12 @@ class Plan:
         self.start_ns = min(self.start_ns, plan_ns)
         row = (plan_ns - self.start_ns + self.dt_ns // 1000) // self.dt_ns
         self.first = min(row, self.chunk.horizon - 1)
+        # Not a nanosecond later, or the queue waits forever; where all are late the last goes now.
+        if row > self.first or self.row_ns(self.first) > plan_ns:
+            self.start_ns = plan_ns - self.first * self.dt_ns
         self.stop = max(self.stop, self.first + 1)
         self.last_started = self.first - 1
-        self.begun_ns = max(plan_ns, self.row_ns(self.first))
+        self.begun_ns = plan_ns
 
     def rows_run(self, plan_ns: int) -> float:
         """Return how many rows have run."""
