@@ -242,8 +242,6 @@ def test_learns_over_dds_and_goes_on_after_a_kill(peer, tmp_path, base) -> None:
     ('extra', 'said'),
     [
         ('behaviour_cloning.lerning_rate:=0.1', "Did you mean 'behaviour_cloning.learning_rate'"),
-        ('learner:=behavior_cloning', "Did you mean 'behaviour_cloning'"),
-        ('utd:=-1.0', 'utd: -1.0 is below the minimum'),
         ('policy:=/nowhere', 'no such checkpoint'),
     ],
 )
