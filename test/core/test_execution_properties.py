@@ -270,9 +270,7 @@ class Execution(RuleBasedStateMachine):
         assert len(trace.now_ns) == min(self.ticks, 6000)
 
 
-Execution.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None
-)
+Execution.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestExecution = Execution.TestCase
 
 

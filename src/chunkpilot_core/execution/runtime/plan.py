@@ -45,6 +45,8 @@ class Plan:
         self.start_ns = min(self.start_ns, plan_ns)
         row = (plan_ns - self.start_ns + self.dt_ns // 1000) // self.dt_ns
         self.first = min(row, self.chunk.horizon - 1)
+        if row > self.first:  # all are over: the last one runs now
+            self.start_ns = plan_ns - self.first * self.dt_ns
         # Not a nanosecond later, or the queue waits forever; where all are late the last goes now.
         if row > self.first or self.row_ns(self.first) > plan_ns:
             self.start_ns = plan_ns - self.first * self.dt_ns

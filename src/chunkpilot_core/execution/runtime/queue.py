@@ -238,6 +238,7 @@ class PlanQueue:
             anchor, self._merged_velocity = self._position(plan_ns, 1.0)
             self._retire(old, plan_ns)
         else:
+            self._merged_velocity = None
             anchor = measured if self.motion.commanded is None else self.motion.commanded
         self.motion.start(anchor)
         self.motion.fade_from(old, self._blend_rows)
