@@ -182,17 +182,18 @@ def test_refusal_to_arm_is_tried_again_and_then_passed_on():
     assert 'joint_states are 3 s old' in graph.run.failure
 
 
-def test_refusal_that_passes_does_no_harm():
+@pytest.mark.parametrize('service', ['guard/arm', 'sim/reset'])
+def test_refusal_that_passes_does_no_harm(service):
     graph = Graph()
-    graph.refuse['guard/arm'] = 'not yet'
-    graph.until(lambda: graph.log.count('guard/arm') == 3)
+    graph.refuse[service] = 'not yet'
+    graph.until(lambda: graph.log.count(service) == 3)
     graph.refuse.clear()
     (end,) = graph.finish()
     assert end.outcome is EpisodeOutcome.SUCCESS
 
 
 def test_service_that_never_answers():
-    graph = Graph(config={'max_failed_starts': 1})
+    graph = Graph(config={'max_failed_starts': 1, 'arm_timeout_s': 1.0})
     graph.deaf.add('sim/reset')
     (end,) = graph.finish()
     assert end.reason == 'sim/reset: no answer within 3 s'

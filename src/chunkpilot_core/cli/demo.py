@@ -15,6 +15,7 @@ from chunkpilot_core.launching.supervisor import Supervisor
 
 HELP = 'run episodes through the whole graph, then show numbers, a plot and a film'
 CLIENT = 'demo_client'
+CAP_SYS_NICE = 23
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> str | None:
     out.mkdir(parents=True, exist_ok=True)
     for name in ('summary.json', 'run.json', 'episode.npz', 'episode.gif', 'episode.png'):
         (out / name).unlink(missing_ok=True)
-    given = {'task': args.task, **assignments(args.arguments)}
+    given = {'task': args.task, 'priority': priority(), **assignments(args.arguments)}
     nodes = interpreter.interpret(interpreter.find(args.launch), given)
     print(f'{len(nodes)} nodes, {args.episodes} episodes; node output: {out}/log', flush=True)
     with ExitStack() as stack:
@@ -57,7 +58,8 @@ def main(args: argparse.Namespace) -> str | None:
     if not (out / 'run.json').is_file():
         return f'nothing came of it; see above and {out}/log'
     restarts = {name: count for name, count in supervisor.restarts.items() if count}
-    summary = conclude(out, restarts, time.monotonic() - started)
+    known = {'node_restarts': restarts, 'priority': int(given['priority'])}
+    summary = conclude(out, known, time.monotonic() - started)
     if restarts or code:
         return f'a node died: {restarts or "see above"}; see {out}/log'
     return None if summary['executed_rows'] else 'nothing was executed'
@@ -72,14 +74,26 @@ def client(args: argparse.Namespace, nodes: list[Process]) -> Process:
     return Process(CLIENT, (*command, *words), environment=environment, required=True)
 
 
-def conclude(out: Path, restarts: dict[str, int], duration_s: float) -> dict[str, Any]:
+def priority() -> str:
+    """
+    Return the niceness to ask for: a machine shared with others delays ticks otherwise.
+
+    Only where the process may (CAP_SYS_NICE), so that nothing has to be refused.
+    """
+    for line in Path('/proc/self/status').read_text(encoding='utf-8').splitlines():
+        if line.startswith('CapEff:') and int(line.split()[1], 16) & 1 << CAP_SYS_NICE:
+            return '-10'
+    return '0'
+
+
+def conclude(out: Path, known: dict[str, Any], duration_s: float) -> dict[str, Any]:
     """Write summary and pictures, and print the table; returns the summary."""
     from chunkpilot_core import robot
     from chunkpilot_core.runs import report, trace
     from chunkpilot_core.runs.summary import write_json
 
     summary: dict[str, Any] = json.loads((out / 'run.json').read_text(encoding='utf-8'))
-    summary['node_restarts'] = restarts
+    summary |= known
     summary['duration_s'] = round(duration_s, 1)
     files = ['summary.json']
     if (out / 'episode.npz').is_file():
@@ -87,6 +101,7 @@ def conclude(out: Path, restarts: dict[str, int], duration_s: float) -> dict[str
         report.plot(episode, out / 'episode.png')
         report.film(episode, robot.load('panda'), out / 'episode.gif')
         files += ['episode.gif', 'episode.png']
+    (out / 'run.json').unlink()
     write_json(out / 'summary.json', summary)
     print(f'\n{report.table(summary)}\n\n{out}: {", ".join(files)}', flush=True)
     return summary

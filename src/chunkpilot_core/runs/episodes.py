@@ -32,7 +32,11 @@ class RunConfig:
         3.0, 'time in which a service must answer', unit='s', min=0.1, max=60.0
     )
     arm_timeout_s: float = option(
-        10.0, 'time in which the guard must let itself be armed', unit='s', min=0.1, max=60.0
+        10.0,
+        'time in which guard and simulator must agree to arm and reset',
+        unit='s',
+        min=0.1,
+        max=60.0,
     )
     move_timeout_s: float = option(
         15.0, 'time in which the arm must reach its start pose', unit='s', min=0.1, max=120.0
@@ -256,21 +260,15 @@ class Run:
                 raise NotPossibleError(f'driver/clear: {message}')
 
     def _reset(self, seed: int) -> Generator[None, None, Task]:
-        success, message, task = yield from self._call('sim/reset', seed)
-        if not success or task is None:
-            raise NotPossibleError(f'sim/reset: {message or "no task in the answer"}')
+        # The simulator may hear later than we do that the guard is disarmed.
+        _, _, task = yield from self._insist('sim/reset', seed)
+        if task is None:
+            raise NotPossibleError('sim/reset: no task in the answer')
         # The simulator counts anew after a restart; a task's id must never come back.
         return replace(task, id=f'{task.kind}-{seed}-{self.episode_id}')
 
     def _arm(self) -> Wait:
-        deadline = self._deadline(self.config.arm_timeout_s)
-        while True:
-            success, message, _ = yield from self._call('guard/arm')
-            if success:
-                break
-            if self._steady_ns > deadline:
-                raise NotPossibleError(f'guard/arm: {message}')
-            yield from self._pause(0.2)
+        yield from self._insist('guard/arm')
         yield from self._until(
             lambda: (
                 '' if self.world.state is ArmState.ARMED else 'guard/arm: the guard did not follow'
@@ -387,6 +385,19 @@ class Run:
                 return False, f'no answer within {self.config.service_timeout_s:g} s', None
             yield
         return self._answers.pop(number)
+
+    def _insist(
+        self, service: str, seed: int = 0
+    ) -> Generator[None, None, tuple[bool, str, Task | None]]:
+        """Call a service until it agrees; its last refusal is passed on."""
+        deadline = self._deadline(self.config.arm_timeout_s)
+        while True:
+            answer = yield from self._call(service, seed)
+            if answer[0]:
+                return answer
+            if self._steady_ns > deadline or self._cancelled:
+                raise NotPossibleError(f'{service}: {answer[1]}')
+            yield from self._pause(0.2)
 
     def _until(self, what_is_missing: Callable[[], str], timeout_s: float) -> Wait:
         deadline = self._deadline(timeout_s)
