@@ -142,6 +142,8 @@ class _StopFlag:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.set = True
+        # Whatever hangs on the way down, a launcher's SIGTERM after its SIGINT ends it.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _loop(node: SupervisedNode, executor: Executor, stopping: _StopFlag) -> int:
