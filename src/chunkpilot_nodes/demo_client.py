@@ -19,6 +19,7 @@ from chunkpilot.msg import (
     EpisodeEvent,
     ExecutionStats,
     HorizonDecision,
+    LearnerStatus,
     Outcome,
     SimScene,
 )
@@ -33,7 +34,10 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 SERVER_TIMEOUT_S = 90.0
+LEARNER_TIMEOUT_S = 30.0
 SCENE_NS = NS_PER_S // 25
+TELLING = 0.3
+"""Part of an episode run beyond the base horizon that makes it one to show."""
 
 
 class DemoClient(Node):
@@ -58,6 +62,11 @@ class DemoClient(Node):
             (ExecutionStats, 'execution_stats', self._on_stats, qos.RELIABLE_10),
         ):
             self.create_subscription(kind, topic, callback, profile)
+        # Nobody needs the learner, but its start takes seconds of CPU from everybody.
+        self.learner_is_up = False
+        self.create_subscription(
+            LearnerStatus, 'learner/status', self._on_learner, qos.RELIABLE_10
+        )
         # Only until one episode is kept: two messages per control tick are not free.
         self._costly = [
             self.create_subscription(Command, 'command', self._on_command, qos.COMMAND),
@@ -79,6 +88,9 @@ class DemoClient(Node):
             self._stats = None  # the final ones come after the end
             self._conclude()
 
+    def _on_learner(self, msg: LearnerStatus) -> None:
+        self.learner_is_up = True
+
     def _on_outcome(self, msg: Outcome) -> None:
         if msg.episode_id == self._episode:
             self._outcome = msg
@@ -98,7 +110,7 @@ class DemoClient(Node):
         """
         Print an episode's line, and keep it, once all is known of it.
 
-        The first solved one that shows rows beyond the base horizon is the one for pictures.
+        The first solved one with many rows beyond the base horizon is the one for pictures.
         """
         outcome, stats = self._outcome, self._stats
         if not self._ended or outcome is None or stats is None:
@@ -108,7 +120,8 @@ class DemoClient(Node):
         solved = outcome.outcome == Outcome.SUCCESS
         if solved and trace is not None and trace.scenes and trace.times_s:
             self.kept = trace
-            self._telling = bool(extended(trace))
+            beyond_s = sum(stop - start for start, stop in extended(trace))
+            self._telling = beyond_s > TELLING * trace.times_s[-1]
 
     def drop_costly(self) -> None:
         """Stop listening to what is needed for pictures only, once there is enough."""
@@ -160,6 +173,9 @@ def run(
         rclpy.spin_once(node, timeout_sec=0.1)
         if stopping or time.monotonic() > deadline:
             return f'no task node within {SERVER_TIMEOUT_S:g} s', {}
+    deadline = time.monotonic() + LEARNER_TIMEOUT_S
+    while not (node.learner_is_up or stopping) and time.monotonic() < deadline:
+        rclpy.spin_once(node, timeout_sec=0.1)
     goal = RunTask.Goal(
         task_kind=args.task,
         episodes=args.episodes,

@@ -12,6 +12,7 @@ import numpy as np
 
 FILM_SIZE = (480, 360)
 FILM_HZ = 12.5
+LAST_FRAME_MS = 1500
 COLUMNS = ('x', 'y', 'z', 'gripper')
 
 
@@ -117,11 +118,12 @@ def film(trace: EpisodeTrace, robot: Robot, path: Path) -> None:
     finally:
         renderer.close()
     first, *rest = frames
+    pauses = [round(1000 / FILM_HZ)] * len(rest) + [LAST_FRAME_MS]
     first.save(
         path,
         save_all=True,
         append_images=rest,
-        duration=round(1000 / FILM_HZ),
+        duration=pauses,
         loop=0,
         optimize=True,
     )
