@@ -8,6 +8,7 @@ publishes for it. Nothing in here blocks: services are called asynchronously, wa
 from collections.abc import Callable
 from dataclasses import dataclass
 import json
+import math
 from pathlib import Path
 import time
 from typing import Any
@@ -136,8 +137,16 @@ class TaskNode(spin.SupervisedNode):
         world = self._world
         world.hear('perception', int(msg.id.session), steady_ns)
         world.observed_task = msg.task_id
-        bad = msg.health == Observation.BAD
-        world.observation_bad = msg.health_reason or 'observation is bad' if bad else ''
+        unseen = [
+            name
+            for name, value in zip(msg.feature_names, msg.features, strict=True)
+            if math.isnan(value)
+        ]
+        world.observation_bad = ''
+        if msg.health == Observation.BAD:
+            world.observation_bad = msg.health_reason or 'observation is bad'
+        elif unseen:
+            world.observation_bad = f'perception has not seen {", ".join(unseen)}'
 
     def _on_driver(self, msg: Bool) -> None:
         self._world.driver_stopped = bool(msg.data)
