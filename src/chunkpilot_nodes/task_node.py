@@ -184,6 +184,7 @@ class TaskNode(spin.SupervisedNode):
         self._refusal = ''
         self._tally, self._goal = Tally(), goal
         self._restarts.start()
+        self._load.sample()
         self._run = Run(
             self._run_config,
             self._robot,
@@ -223,6 +224,7 @@ class TaskNode(spin.SupervisedNode):
         return float(request.timeout_s) or float(task.timeout_s)
 
     def _conclude(self, goal: ServerGoalHandle, run: Run) -> RunTask.Result:
+        self._tally.add_cpu(*self._load.sample())
         summary = self._tally.summary(
             task=run.task_kind,
             policy=self._policy.name,

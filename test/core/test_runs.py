@@ -219,6 +219,17 @@ def test_dead_node_aborts_and_the_next_episode_waits_for_its_return(node):
     assert graph.log.count('guard/arm') == 2
 
 
+def test_perception_that_falls_silent_with_the_simulator_is_not_blamed():
+    graph = Graph(solve_after_s=2.9)
+    graph.until(lambda: graph.run.elapsed_s > 0.1)
+    graph.dead.add('perception')
+    graph.step()
+    graph.step()
+    graph.dead.add('sim')
+    (end,) = graph.finish()
+    assert end.reason.startswith('sim is dead')
+
+
 @pytest.mark.parametrize('node', ['sim', 'guard', 'perception', 'policy', 'execution'])
 def test_node_that_came_back_within_an_episode_aborts_it(node):
     graph = Graph()

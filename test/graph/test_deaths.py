@@ -60,7 +60,7 @@ class Graph:
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
         self.outcomes: list[Outcome] = []
-        self.states: list[GuardState] = []
+        self.states: list[GuardState] = []  # grows for the whole module: some hundred
         self.stopped: list[bool] = []
         self.verdicts: list[tuple[float, int, np.ndarray, np.ndarray]] = []
         self.started_s: float | None = None
@@ -209,11 +209,11 @@ def test_watchdog_stops_the_driver_of_a_dead_guard_which_comes_back_disarmed(gra
     future = graph.run(3, seed=1000)
     before, killed_s = kill_in_motion(graph, 'guard_node')
     graph.stopped.clear()
-    graph.states.clear()
+    session = graph.states[-1].session
     graph.spin_until(lambda: True in graph.stopped, 2.0)
     assert time.monotonic() - killed_s < 1.0
-    graph.spin_until(lambda: bool(graph.states), 20.0)
-    assert graph.states[0].state == GuardState.DISARMED
+    graph.spin_until(lambda: graph.states[-1].session != session, 20.0)
+    assert next(msg for msg in graph.states if msg.session != session).state == GuardState.DISARMED
     finish(graph, future, before, 'guard_node')
     check_outcomes(graph, since)
 

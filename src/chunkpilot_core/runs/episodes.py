@@ -354,10 +354,14 @@ class Run:
 
     def _dead(self) -> str:
         """Return who has been silent for too long, '' for nobody."""
-        for node in ('sim', 'guard', 'perception'):
-            silent_s = self.world.silent_s(node, self._steady_ns)
-            if silent_s > self.config.silence_s:
-                return f'{node} is dead: silent for {silent_s:.1f} s'
+        silent_s = {
+            node: self.world.silent_s(node, self._steady_ns)
+            for node in ('sim', 'guard', 'perception')
+        }
+        if max(silent_s.values()) > self.config.silence_s:
+            # One that lives on the messages of another falls silent with it: the first is named.
+            node = next(n for n, s in silent_s.items() if s > 0.5 * self.config.silence_s)
+            return f'{node} is dead: silent for {silent_s[node]:.1f} s'
         return 'execution is dead: silent' if self._silent_execution() else ''
 
     def _is(self, state: ArmState) -> bool:
