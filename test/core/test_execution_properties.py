@@ -19,7 +19,8 @@ MS = 1_000_000
 TICK = 10 * MS
 H, DT = 16, 0.04
 SPEC = PolicySpec('fake', 'fake', 1, SPACE, H, DT)
-FASTEST = 0.05 / DT * 0.01  # [m] of a tick at the largest row
+# [m] of a tick: the largest row, times what a curve needs that enters at its worst velocity
+FASTEST = 2.2 * 0.05 / DT * 0.01
 ROBOT = robots.load('panda')
 
 

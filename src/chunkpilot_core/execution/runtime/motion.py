@@ -1,8 +1,15 @@
-"""From rows to absolute targets at the control rate: anchors, interpolation, merges, stopping."""
+"""
+From rows to absolute targets at the control rate: anchors, interpolation, merges, stopping.
+
+Within a row the target follows a cubic that meets the row's target on time and whose velocity is
+continuous from row to row and over merges. A straight line would kick the arm at each row border,
+by more than its acceleration limit as soon as the policy changes speed by 5 cm/s.
+"""
 
 from dataclasses import dataclass
 
 from chunkpilot_core import spaces
+from chunkpilot_core.execution.runtime import spline
 from chunkpilot_core.execution.runtime.plan import Plan
 from chunkpilot_core.smoothness import VELOCITY_KINDS
 from chunkpilot_core.types import ActionSpace, F32, F64, Kind, Reference, Rotation, seconds
@@ -46,6 +53,22 @@ class Columns:
             self.limits['reanchor'][target] = reanchor_rad if turning else reanchor_m
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """
+    A row (A,) that begins and the one after it, in whose direction it ends; policy units.
+
+    Its target is reached at the plan time ``end_ns``. The fraction ``skipped`` of it is over:
+    displacements shrink by that.
+    """
+
+    row: F32
+    following: F32 | None
+    end_ns: int
+    dt_ns: int
+    skipped: float = 0.0
+
+
 @dataclass(slots=True)
 class _Stop:
     target: F64
@@ -55,7 +78,7 @@ class _Stop:
 
 
 class Motion:
-    """The target as it moves: linear within a row, continuous across merges, or coming to rest."""
+    """The target as it moves: smooth through the rows and across merges, or coming to rest."""
 
     def __init__(self, space: ActionSpace, columns: Columns, acceleration: float) -> None:
         self.columns = columns
@@ -64,14 +87,23 @@ class Motion:
         self._space = space
         self._acceleration = acceleration
         self._before = self._after = np.zeros(space.target_size)
+        self._rate_before = self._rate_after = np.zeros(space.target_size)  # per row
+        self._smooth = columns.motion & ~columns.rates
+        for part in columns.quaternions:
+            self._smooth[part] = False
         self._skipped = 0.0
         self._stop: _Stop | None = None
         self._faded: Plan | None = None
         self._fade_rows = self._fade_left = 0
 
-    def start(self, anchor: F64) -> None:
-        """Let the next row begin at ``anchor`` (T,)."""
+    def start(self, anchor: F64, rate: F64) -> None:
+        """
+        Let the next row begin at ``anchor`` (T,).
+
+        :param rate: shape (T,), velocity there per row
+        """
         self._before = self._after = anchor
+        self._rate_after = rate
         self._skipped = 0.0
         self._stop = None
 
@@ -80,37 +112,43 @@ class Motion:
         self._faded, self._fade_rows = old, rows
         self._fade_left = rows if old is not None and self.columns.fades.any() else 0
 
-    def enter(
-        self, row: F32, measured: F64, chunk_start: F64, end_ns: int, skipped: float = 0.0
-    ) -> None:
+    def enter(self, step: Step, measured: F64, chunk_start: F64) -> None:
         """
         Begin a row.
 
-        :param row: shape (A,), policy units
         :param measured: shape (T,), where the robot is now
         :param chunk_start: shape (T,), where it was when the chunk starts
-        :param end_ns: plan time at which the row's target is reached
-        :param skipped: fraction of the row that is over; displacements shrink by it
         """
-        columns = self.columns
-        reference = self._after.copy()
-        reference[columns.measured] = measured[columns.measured]
-        reference[columns.chunk_start] = chunk_start[columns.chunk_start]
-        self._before = self._after
+        columns, rest = self.columns, 1.0 - step.skipped
+        reference = self._reference(measured, chunk_start)
+        self._before, self._rate_before = self._after, self._rate_after
         if columns.commanded.any():
             self._reanchor(reference, measured)
-        target = spaces.resolve_row(self._space, row, reference)
-        self._skipped = skipped
-        if skipped > 0.0:
-            rest = spaces.interpolate(self._space, reference, target, 1.0 - skipped)
+        target = spaces.resolve_row(self._space, step.row, reference)
+        if step.skipped > 0.0:
             moving = columns.commanded | columns.measured
-            target[moving] = rest[moving]
-        if self._fade_left:
-            self._fade(target, end_ns)
+            target[moving] = spaces.interpolate(self._space, reference, target, rest)[moving]
+        self._fade(target, step.end_ns)
+        self._fade_left = max(0, self._fade_left - 1)
         for part in columns.quaternions:
             if target[part] @ self._before[part] < 0.0:
                 target[part] *= -1.0
-        self._after = target
+        self._after, self._skipped = target, step.skipped
+        moved = target - self._before
+        self._rate_after = moved / rest
+        if step.following is not None:  # as it will be resolved if the robot follows this row
+            reference = self._reference(measured + moved, chunk_start)
+            ahead = spaces.resolve_row(self._space, step.following, reference)
+            self._fade(ahead, step.end_ns + step.dt_ns)
+            self._rate_after = spline.border_velocity(moved / rest, ahead - target)
+
+    def _reference(self, measured: F64, chunk_start: F64) -> F64:
+        """Return what the next row counts from, shape (T,)."""
+        columns = self.columns
+        reference: F64 = self._after.copy()
+        reference[columns.measured] = measured[columns.measured]
+        reference[columns.chunk_start] = chunk_start[columns.chunk_start]
+        return reference
 
     def _reanchor(self, reference: F64, measured: F64) -> None:
         """Count from the measured pose where the guard has kept the robot from following."""
@@ -123,12 +161,12 @@ class Motion:
             self.reanchors += 1
 
     def _fade(self, target: F64, end_ns: int) -> None:
-        old = None if self._faded is None else target_of(self._space, self._faded, end_ns)
-        weight = (self._fade_rows - self._fade_left + 1) / (self._fade_rows + 1)
-        self._fade_left -= 1
-        if old is None:  # the old chunk ends here
-            self._fade_left = 0
+        if not self._fade_left or self._faded is None:
             return
+        old = target_of(self._space, self._faded, end_ns)
+        if old is None:  # the old chunk ends here
+            return
+        weight = (self._fade_rows - self._fade_left + 1) / (self._fade_rows + 1)
         mixed = spaces.interpolate(self._space, old, target, weight)
         target[self.columns.fades] = mixed[self.columns.fades]
 
@@ -139,10 +177,19 @@ class Motion:
         :param fraction: of the whole row, what was skipped included
         :param slope: plan time per ROS time; slowing keeps the path and scales the velocity
         """
-        rest = 1.0 - self._skipped
-        passed = max(0.0, fraction - self._skipped) / rest
-        target = spaces.interpolate(self._space, self._before, self._after, passed)
-        return target, (self._after - self._before) * (slope / (rest * dt_s))
+        rest, smooth = 1.0 - self._skipped, self._smooth
+        u = max(0.0, fraction - self._skipped) / rest
+        target = spaces.interpolate(self._space, self._before, self._after, u)
+        moved = self._after - self._before
+        distance, bent = spline.piece(u, moved, rest * self._rate_before, rest * self._rate_after)
+        target[smooth] = (self._before + distance)[smooth]
+        change = np.where(smooth, bent, moved)
+        return target, change * (slope / (rest * dt_s))
+
+    def pace(self, dt_s: float) -> F64:
+        """Return the mean velocity (T,) of the row under way, at full speed."""
+        pace: F64 = (self._after - self._before) / ((1.0 - self._skipped) * dt_s)
+        return pace
 
     @property
     def origin(self) -> F64:

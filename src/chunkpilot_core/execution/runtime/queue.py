@@ -6,7 +6,7 @@ from dataclasses import replace
 from chunkpilot_core import spaces
 from chunkpilot_core.execution.base import Strategy
 from chunkpilot_core.execution.runtime.clock import PlanClock
-from chunkpilot_core.execution.runtime.motion import Motion
+from chunkpilot_core.execution.runtime.motion import Motion, Step
 from chunkpilot_core.execution.runtime.plan import Plan
 from chunkpilot_core.execution.runtime.settings import ExecutionConfig
 from chunkpilot_core.execution.runtime.stats import Counters
@@ -138,7 +138,7 @@ class PlanQueue:
                     self.next.begin_now(plan_ns)
                 plan_ns = max(plan_ns, self.next.begun_ns)
                 self._run(now_ns, plan_ns, measured)
-                self._switch(plan_ns, measured)
+                self._switch(plan_ns, measured, slope)
                 continue
             if self.active is None:
                 break
@@ -203,15 +203,19 @@ class PlanQueue:
             row = plan.last_started + 1
             if to_ns <= max(plan.row_ns(row), plan.begun_ns):
                 return
-            end_ns = plan.row_ns(row + 1)
-            skipped = max(0.0, (plan.begun_ns - plan.row_ns(row)) / plan.dt_ns)
-            values = self._row(plan, row)
-            self.motion.enter(values, measured, self._chunk_start, end_ns, skipped)
+            self.motion.enter(self._step(plan, row), measured, self._chunk_start)
             plan.last_started = row
             self.count.ages_s.append(seconds(now_ns - plan.chunk.observation_stamp_ns))
             if self._merged_velocity is not None:
                 self._count_merge(self._merged_velocity, seconds(plan.dt_ns))
                 self._merged_velocity = None
+
+    def _step(self, plan: Plan, row: int) -> Step:
+        values, following = self._row(plan, row), None
+        if row + 1 < len(plan.actions):  # what blending and correcting add changes little in a row
+            following = plan.actions[row + 1] + (values - plan.actions[row])
+        skipped = max(0.0, (plan.begun_ns - plan.row_ns(row)) / plan.dt_ns)
+        return Step(values, following, plan.row_ns(row + 1), plan.dt_ns, skipped)
 
     def _row(self, plan: Plan, row: int) -> F32:
         actions: F32 = plan.actions[row]
@@ -231,24 +235,35 @@ class PlanQueue:
                 found.append(plan.actions[row])
         return np.array(found)
 
-    def _switch(self, plan_ns: int, measured: F64) -> None:
+    def _switch(self, plan_ns: int, measured: F64, slope: float) -> None:
         old, new = self.active, self.next
         assert new is not None
+        anchor, velocity = self._meeting(plan_ns, measured, slope)
+        self._merged_velocity = None if old is None else self.motion.pace(seconds(old.dt_ns))
         if old is not None:
-            anchor, self._merged_velocity = self._position(plan_ns, 1.0)
             self._retire(old, plan_ns)
-        else:
-            self._merged_velocity = None
-            anchor = measured if self.motion.commanded is None else self.motion.commanded
-        self.motion.start(anchor)
+        self.motion.start(anchor, velocity * seconds(new.dt_ns))
         self.motion.fade_from(old, self._blend_rows)
         pose = self.pose_at(new.chunk.start_ns)
         self._chunk_start = measured if pose is None else pose[0]
         self.active, self.next = new, None
 
+    def _meeting(self, plan_ns: int, measured: F64, slope: float) -> tuple[F64, F64]:
+        """Return where a plan that takes over begins, and the velocity there by plan time."""
+        motion = self.motion
+        if self.active is not None:
+            return self._position(plan_ns, 1.0)
+        if motion.commanded is None:
+            return measured, np.zeros_like(measured)
+        if not motion.stopping or slope == 0.0:
+            return motion.commanded, np.zeros_like(measured)
+        _, velocity = motion.resting(self.clock.now_ns)
+        limit = motion.columns.limits['max_velocity']  # plan time may just have slowed a lot
+        return motion.commanded, np.clip(velocity / slope, -limit, limit)
+
     def _count_merge(self, old: F64, dt_s: float) -> None:
         motion, limits = self.motion.columns.motion, self.motion.columns.limits
-        change = np.abs(self.motion.at(1.0, 1.0, dt_s)[1] - old)[motion]
+        change = np.abs(self.motion.pace(dt_s) - old)[motion]
         step = float(np.max(change / limits['max_velocity'][motion], initial=0.0))
         jerk = float(np.max(change / dt_s**2 / limits['max_jerk'][motion], initial=0.0))
         self.count.merges += 1
