@@ -54,7 +54,7 @@ class PolicyNode(spin.SupervisedNode):
             policy, warm_s = serving.prepare(config.checkpoint, 0, '', time.monotonic_ns)
         except ChunkpilotError as error:
             self._announce(f'error: {error}')
-            time.sleep(0.3)  # long enough that whoever listens already gets it
+            self._let_it_be_heard()
             raise
         self._loader = ThreadPoolExecutor(1, 'loader')
         self.worker = InferenceWorker(self, config, policy)
@@ -77,6 +77,13 @@ class PolicyNode(spin.SupervisedNode):
             self.create_subscription(
                 PolicyVersion, 'policy/version', self._on_version, qos.LATCHED
             )
+
+    def _let_it_be_heard(self) -> None:
+        """Give whoever listens to policy/info the time to find this process before it ends."""
+        deadline = time.monotonic() + 2.0
+        while not self._info.get_subscription_count() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
 
     def publish(self, chunk: types.ActionChunk) -> None:
         """Publish a chunk; called by the worker."""

@@ -297,6 +297,7 @@ def test_a_wrong_start_ends_with_one_clear_line(
     while peer.process.poll() is None:
         assert time.monotonic() < end
         peer.executor.spin_once(timeout_sec=0.02)
+    peer.spin(0.3)  # what it sent last
     code, errors = peer.end()
     assert code == 1
     assert said in errors
