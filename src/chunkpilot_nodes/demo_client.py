@@ -6,6 +6,7 @@ Run by ``chunkpilot demo`` as one more process of the graph; its end is the end 
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 import json
 from pathlib import Path
 import signal
@@ -35,9 +36,23 @@ from rclpy.signals import SignalHandlerOptions
 
 SERVER_TIMEOUT_S = 90.0
 LEARNER_TIMEOUT_S = 30.0
+PATIENCE_S = 1.0
 SCENE_NS = NS_PER_S // 25
 TELLING = 0.3
 """Part of an episode run beyond the base horizon that makes it one to show."""
+
+
+@dataclass
+class Episode:
+    """What is known so far of an episode that has no line yet; topics keep no common order."""
+
+    seed: int
+    start_ns: int
+    trace: EpisodeTrace | None = None
+    outcome: Outcome | None = None
+    stats: ExecutionStats | None = None
+    complete: bool = False
+    ended_s: float | None = None
 
 
 class DemoClient(Node):
@@ -46,82 +61,78 @@ class DemoClient(Node):
     def __init__(self) -> None:
         super().__init__('demo_client')
         self.client = ActionClient(self, RunTask, 'run_task')
-        self.trace: EpisodeTrace | None = None
         self.kept: EpisodeTrace | None = None
+        self.learner_is_up = False
         self._telling = False
-        self._start_ns = 0
-        self._episode = ''
-        self._ended = False
-        self._stats: ExecutionStats | None = None
-        self._outcome: Outcome | None = None
-        self._seed = 0
+        self._running: Episode | None = None
+        self._open: dict[str, Episode] = {}
         self._count = 0
         for kind, topic, callback, profile in (
             (EpisodeEvent, 'episode', self._on_episode, qos.LATCHED),
             (Outcome, 'outcome', self._on_outcome, qos.LATCHED),
             (ExecutionStats, 'execution_stats', self._on_stats, qos.RELIABLE_10),
+            (LearnerStatus, 'learner/status', self._on_learner, qos.RELIABLE_10),
         ):
             self.create_subscription(kind, topic, callback, profile)
-        # Nobody needs the learner, but its start takes seconds of CPU from everybody.
-        self.learner_is_up = False
-        self.create_subscription(
-            LearnerStatus, 'learner/status', self._on_learner, qos.RELIABLE_10
-        )
         # Only until one episode is kept: two messages per control tick are not free.
         self._costly = [
-            self.create_subscription(Command, 'command', self._on_command, qos.COMMAND),
-            self.create_subscription(SimScene, 'sim/scene', self._on_scene, qos.SENSOR),
-            self.create_subscription(
-                HorizonDecision, 'horizon', self._on_horizon, qos.RELIABLE_10
-            ),
+            self.create_subscription(kind, topic, callback, profile)
+            for kind, topic, callback, profile in (
+                (Command, 'command', self._on_command, qos.COMMAND),
+                (SimScene, 'sim/scene', self._on_scene, qos.SENSOR),
+                (HorizonDecision, 'horizon', self._on_horizon, qos.RELIABLE_10),
+            )
         ]
-
-    def _on_episode(self, msg: EpisodeEvent) -> None:
-        if msg.event == EpisodeEvent.START:
-            self._seed, self._start_ns = int(msg.seed), convert.to_ns(msg.header.stamp)
-            self._episode, self._outcome, self._stats = msg.episode_id, None, None
-            self._ended = False
-            if not self._telling:
-                self.trace = EpisodeTrace(msg.episode_id, self._seed)
-        elif msg.episode_id == self._episode:
-            self._ended = True
-            self._stats = None  # the final ones come after the end
-            self._conclude()
 
     def _on_learner(self, msg: LearnerStatus) -> None:
         self.learner_is_up = True
 
+    def _on_episode(self, msg: EpisodeEvent) -> None:
+        if msg.event == EpisodeEvent.START:
+            episode = Episode(int(msg.seed), convert.to_ns(msg.header.stamp))
+            if not self._telling:
+                episode.trace = EpisodeTrace(msg.episode_id, episode.seed)
+            self._running = self._open[msg.episode_id] = episode
+        elif msg.episode_id in self._open:
+            self._open[msg.episode_id].ended_s = time.monotonic()
+            self._running = None
+            self.settle()
+
     def _on_outcome(self, msg: Outcome) -> None:
-        if msg.episode_id == self._episode:
-            self._outcome = msg
-            self._conclude()
+        if msg.episode_id in self._open:
+            self._open[msg.episode_id].outcome = msg
+            self.settle()
 
     def _on_stats(self, msg: ExecutionStats) -> None:
-        if msg.episode_id == self._episode:
-            self._stats = msg
-            self._conclude()
+        episode = self._open.get(msg.episode_id)
+        if episode is not None:
+            episode.stats = msg
+            episode.complete = episode.ended_s is not None  # the final ones come after the end
+            self.settle()
 
     @property
     def busy(self) -> bool:
         """Whether an episode has no line yet."""
-        return bool(self._episode)
+        return bool(self._open)
 
-    def _conclude(self) -> None:
-        """
-        Print an episode's line, and keep it, once all is known of it.
+    def settle(self) -> None:
+        """Print the lines of episodes of which all is known, or will not be known any more."""
+        for name, episode in list(self._open.items()):
+            if episode.ended_s is None or episode.outcome is None:
+                continue
+            if episode.complete or time.monotonic() - episode.ended_s > PATIENCE_S:
+                del self._open[name]
+                self._print(episode, episode.outcome)
+                if episode.outcome.outcome == Outcome.SUCCESS:
+                    self._keep(episode.trace)
 
-        The first solved one with many rows beyond the base horizon is the one for pictures.
-        """
-        outcome, stats = self._outcome, self._stats
-        if not self._ended or outcome is None or stats is None:
+    def _keep(self, trace: EpisodeTrace | None) -> None:
+        """Keep a solved episode; one with many rows beyond the base horizon ends the search."""
+        if self._telling or trace is None or not trace.scenes or not trace.times_s:
             return
-        self._print(outcome, stats)
-        trace, self.trace, self._episode = self.trace, None, ''
-        solved = outcome.outcome == Outcome.SUCCESS
-        if solved and trace is not None and trace.scenes and trace.times_s:
-            self.kept = trace
-            beyond_s = sum(stop - start for start, stop in extended(trace))
-            self._telling = beyond_s > TELLING * trace.times_s[-1]
+        self.kept = trace
+        beyond_s = sum(stop - start for start, stop in extended(trace))
+        self._telling = beyond_s > TELLING * trace.times_s[-1]
 
     def drop_costly(self) -> None:
         """Stop listening to what is needed for pictures only, once there is enough."""
@@ -130,38 +141,46 @@ class DemoClient(Node):
                 self.destroy_subscription(subscription)
             self._costly = []
 
+    @property
+    def _trace(self) -> EpisodeTrace | None:
+        """Where the episode in progress is kept, if it is."""
+        return self._running.trace if self._running else None
+
     def _on_command(self, msg: Command) -> None:
-        if self.trace is None or self._ended:
+        trace, episode = self._trace, self._running
+        if trace is None or episode is None:
             return
         values = tuple(value for group in msg.groups for value in group.values)
-        self.trace.times_s.append((convert.to_ns(msg.header.stamp) - self._start_ns) / NS_PER_S)
-        self.trace.targets.append(values)
-        self.trace.chunks.append(int(msg.chunk_id.seq))
-        self.trace.rows.append(int(msg.row))
-        self.trace.starved.append(bool(msg.starved))
+        trace.times_s.append((convert.to_ns(msg.header.stamp) - episode.start_ns) / NS_PER_S)
+        trace.targets.append(values)
+        trace.chunks.append(int(msg.chunk_id.seq))
+        trace.rows.append(int(msg.row))
+        trace.starved.append(bool(msg.starved))
 
     def _on_horizon(self, msg: HorizonDecision) -> None:
-        if self.trace is not None:
-            self.trace.bases[int(msg.chunk_id.seq)] = int(msg.base)
+        if self._trace is not None:
+            self._trace.bases[int(msg.chunk_id.seq)] = int(msg.base)
 
     def _on_scene(self, msg: SimScene) -> None:
-        trace = self.trace
-        if trace is None or self._ended:
+        trace = self._trace
+        if trace is None:
             return
         stamp_ns = convert.to_ns(msg.header.stamp)
         if not trace.scenes or stamp_ns - trace.scenes[-1].stamp_ns >= SCENE_NS:
             trace.scenes.append(convert.scene_from_msg(msg))
 
-    def _print(self, outcome: Outcome, stats: ExecutionStats) -> None:
+    def _print(self, episode: Episode, outcome: Outcome) -> None:
         self._count += 1
         name = EpisodeOutcome(outcome.outcome).name.lower()
-        reason = '' if outcome.outcome == Outcome.SUCCESS else f'  {outcome.reason}'
-        print(
-            f'{self._count:3d}  seed {self._seed:<6d} {name:8s} {outcome.duration_s:5.1f} s '
-            f'{stats.policy_calls:4d} calls {stats.executed_rows:4d} rows  '
-            f'mean horizon {stats.mean_horizon:4.1f}{reason}',
-            flush=True,
-        )
+        line = f'{self._count:3d}  seed {episode.seed:<6d} {name:8s} {outcome.duration_s:5.1f} s '
+        if (stats := episode.stats) is not None:
+            line += (
+                f'{stats.policy_calls:4d} calls {stats.executed_rows:4d} rows  '
+                f'mean horizon {stats.mean_horizon:4.1f}'
+            )
+        if outcome.outcome != Outcome.SUCCESS:
+            line += f'  {outcome.reason}'
+        print(line, flush=True)
 
 
 def run(
@@ -173,6 +192,7 @@ def run(
         rclpy.spin_once(node, timeout_sec=0.1)
         if stopping or time.monotonic() > deadline:
             return f'no task node within {SERVER_TIMEOUT_S:g} s', {}
+    # Nobody needs the learner, but its start takes seconds of CPU from everybody.
     deadline = time.monotonic() + LEARNER_TIMEOUT_S
     while not (node.learner_is_up or stopping) and time.monotonic() < deadline:
         rclpy.spin_once(node, timeout_sec=0.1)
@@ -191,12 +211,14 @@ def run(
     finished = handle.get_result_async()
     while not finished.done() and not stopping:
         rclpy.spin_once(node, timeout_sec=0.1)
+        node.settle()
         node.drop_costly()
     if not finished.done():
         return 'stopped', {}
     deadline = time.monotonic() + 2.0
     while node.busy and time.monotonic() < deadline:
         rclpy.spin_once(node, timeout_sec=0.1)
+        node.settle()
     result = finished.result().result
     summary = json.loads(result.summary_json) if result.summary_json else {}
     return ('' if result.success else result.message), summary

@@ -84,6 +84,7 @@ class RosTime:
         self._steady = 0
         self._period = 0
         self._rate = 1.0
+        self._last = 0
 
     def now_ns(self) -> int:
         """Return the time [ns]; never more than one clock period ahead of the last /clock."""
@@ -92,11 +93,16 @@ class RosTime:
             return raw
         steady = time.monotonic_ns()
         if raw != self._raw:
-            if 0 < self._raw < raw:
+            if raw < self._raw:  # a bag that starts over
+                self._last = raw
+            elif self._raw:
                 self._period = raw - self._raw
                 self._rate = self._period / max(steady - self._steady, 1)
             self._raw, self._steady = raw, steady
-        return raw + min(int((steady - self._steady) * self._rate), self._period)
+        ahead = min(int((steady - self._steady) * self._rate), self._period)
+        # What was running ahead waits for the clock; it must not seem to go back.
+        self._last = max(self._last, raw + ahead)
+        return self._last
 
 
 def main(node_class: type[SupervisedNode], executor: str = 'single') -> None:
