@@ -1103,3 +1103,22 @@ def test_a_policy_with_another_space_starts_afresh() -> None:
     assert rig.answer(np.tile([0.5, 1.0], (16, 1))) is None
     rig.tick()
     assert target_of(rig.commands[-1]) == pytest.approx([0.5, 1.0])
+
+
+def test_what_is_held_stays_held_when_execution_starts_over() -> None:
+    """Fingers on a 4 cm object, told 0: the first command after a hold must not say 4 cm."""
+    holding = np.array([0.0, 0.0, 0.2, 0.04])
+    rig = Rig(start=holding)
+    rig.frozen = True
+    rig.started(forward(gripper=-1.0))
+    rig.ticks(10)
+    rig.guard(ArmState.HOLD)
+    rig.ticks(5)
+    rig.guard(ArmState.ARMED, epoch=4)
+    rig.tick()
+    count = len(rig.commands)
+    assert rig.answer(forward(gripper=-1.0)) is None
+    rig.ticks(10)
+    widths = [target_of(command)[3] for command in rig.commands[count:]]
+    assert widths
+    assert max(widths) == pytest.approx(0.0, abs=1e-9)

@@ -14,6 +14,7 @@ FILM_SIZE = (480, 360)
 FILM_HZ = 12.5
 LAST_FRAME_MS = 1500
 COLUMNS = ('x', 'y', 'z', 'gripper')
+SILENCE_S = 0.1
 
 
 def table(summary: Mapping[str, Any]) -> str:
@@ -61,8 +62,10 @@ def plot(trace: EpisodeTrace, path: Path) -> None:
     times = np.array(trace.times_s)
     targets = np.array(trace.targets)
     figure, axes = pyplot.subplots(targets.shape[1], 1, sharex=True, figsize=(9, 6))
+    silent = np.flatnonzero(np.diff(times) > SILENCE_S) + 1  # drawn as gaps, not as motion
+    drawn = np.insert(times, silent, np.nan), np.insert(targets, silent, np.nan, axis=0)
     for column, axis in enumerate(axes):
-        axis.plot(times, targets[:, column], color='black', linewidth=1.2)
+        axis.plot(drawn[0], drawn[1][:, column], color='black', linewidth=1.2)
         axis.set_ylabel(f'{COLUMNS[column]} [m]')
         for start, stop in extended(trace):
             axis.axvspan(start, stop, color='tab:green', alpha=0.25, linewidth=0)

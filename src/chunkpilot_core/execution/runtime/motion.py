@@ -133,6 +133,8 @@ class Motion:
         for part in columns.quaternions:
             if target[part] @ self._before[part] < 0.0:
                 target[part] *= -1.0
+        if self.commanded is None:  # by way of the measured width a held object would come loose
+            self._before = np.where(columns.motion, self._before, target)
         self._after, self._skipped = target, step.skipped
         moved = target - self._before
         self._rate_after = moved / rest
