@@ -55,6 +55,8 @@ def main(args: argparse.Namespace) -> str | None:
         supervisor = Supervisor([*nodes, client(args, nodes)], logs, environment)
         code = supervisor.run()
         isolation.clean_shared_memory()
+    if supervisor.interrupted:
+        raise KeyboardInterrupt
     if not (out / 'run.json').is_file():
         return f'nothing came of it; see above and {out}/log'
     restarts = {name: count for name, count in supervisor.restarts.items() if count}

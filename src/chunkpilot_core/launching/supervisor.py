@@ -58,6 +58,7 @@ class Supervisor:
         self.restarts: dict[str, int] = {process.name: 0 for process in processes}
         self.exit_codes: dict[str, int] = {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self.interrupted = False
         self._last_words: dict[str, str] = {}
         self._code = 0
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -82,11 +83,15 @@ class Supervisor:
         self._code = max(self._code, code)
         self._stopping.set()
 
+    def _interrupt(self, name: str) -> None:
+        self.interrupted = True
+        self.stop(f'{name}: stopping')
+
     async def _main(self) -> int:
         self._stopping, self._hurry = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.stop, f'{signal.Signals(number).name}: stopping')
+            loop.add_signal_handler(number, self._interrupt, signal.Signals(number).name)
         # -I -S: nothing of ours is imported, so that it is there before the first process.
         self._guardian = subprocess.Popen(
             [sys.executable, '-I', '-S', guardian.__file__],
