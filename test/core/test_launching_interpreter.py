@@ -92,6 +92,8 @@ def test_parameters_keep_order_and_yaml_types(tmp_path, prefix):
             - {name: rate, value: $(var rate)}
             - {name: label, value: $(var rate), type: str}
             - {name: gain, value: $(var rate), type: float}
+            - {name: flag, value: '1', type: bool}
+            - {name: empty, value: ''}
             - {name: scale, value: 1.0}
             - {name: names, value: [a, b]}
             - name: limits
@@ -107,6 +109,8 @@ def test_parameters_keep_order_and_yaml_types(tmp_path, prefix):
         'rate': 5,
         'label': '5',
         'gain': 5.0,
+        'flag': True,
+        'empty': '',
         'scale': 1.0,
         'names': ['a', 'b'],
         'limits.low': -1,
@@ -129,7 +133,7 @@ def test_life_of_a_process(tmp_path, prefix):
         tmp_path,
         """
         launch:
-        - node: {pkg: robot, exec: arm, respawn: true, respawn_delay: 2}
+        - node: {pkg: robot, exec: arm, respawn: 'true', respawn_delay: 2.0}
         - node: {pkg: robot, exec: eye, on_exit: shutdown}
         - node: {pkg: robot, exec: eye}
         """,
@@ -153,7 +157,7 @@ def test_conditions(tmp_path, prefix):
     """
     assert [process.name for process in run(tmp_path, text)] == ['arm']
     assert [process.name for process in run(tmp_path, text, view='True')] == ['eye', 'extra']
-    with pytest.raises(LaunchError, match=r"test.launch.yaml:4: node: condition 'maybe'"):
+    with pytest.raises(LaunchError, match=r"test.launch.yaml:4: node: if: condition 'maybe'"):
         run(tmp_path, text, view='maybe')
 
 
@@ -233,7 +237,12 @@ def test_executable_keeps_substituted_paths_whole(tmp_path, monkeypatch):
         ('launch:\n- node: {pkg: robot, exec: "$(var x"}', r':2: .*"\)" is missing'),
         ('launch:\n- node: {pkg: robot, exec: $(env NOT_THERE)}', r":2: .*'NOT_THERE' is not set"),
         ('launch:\n- node: {pkg: robot, exec: arm, on_exit: go}', r':2: .*allowed is .shutdown'),
-        ('launch:\n- node: {pkg: robot, exec: arm, respawn: "yes"}', r':2: .*must be bool'),
+        ('launch:\n- node: {pkg: robot, exec: arm, respawn: "yes"}', r":2: .*'yes' is neither"),
+        # What ROS 2 itself refuses: text where it wants text, a float where it wants a float.
+        ('launch:\n- node: {pkg: robot, exec: arm, respawn: true}', r':2: .*must be text'),
+        ('launch:\n- node: {pkg: robot, exec: arm, respawn_delay: 2}', r':2: .*must be float'),
+        ('launch:\n- let: {name: n, value: 5}', r':2: let: .*must be text, in quotes: 5'),
+        ('launch:\n- arg: {name: n, default: 5}', r':2: arg: .*must be str'),
         ('launch:\n- arg: {name: n}', r":2: arg: argument 'n' has to be given"),
         ('launch:\n- include: {file: other.launch.py}', r':2: .*only YAML'),
         ('launch:\n- node: {pkg: robot, exec: arm, param: [{from: no.yaml}]}', r'does not exist'),

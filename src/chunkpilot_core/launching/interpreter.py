@@ -105,34 +105,37 @@ def _run(entity: Entity, state: _State) -> None:
 def _applies(entity: Entity, state: _State) -> bool:
     if 'if' in entity.attributes and 'unless' in entity.attributes:
         raise entity.error('only one of if and unless is allowed')
+    if 'if' in entity.attributes:
+        return _truth(entity, 'if', state)
+    return not _truth(entity, 'unless', state)
+
+
+def _truth(entity: Entity, name: str, state: _State) -> bool:
+    text = _text(entity, name, state, 'false')
     try:
-        if 'if' in entity.attributes:
-            return truth(_text(entity, 'if', state))
-        if 'unless' in entity.attributes:
-            return not truth(_text(entity, 'unless', state))
+        return truth(text)
     except ConfigError as error:
-        raise error if isinstance(error, LaunchError) else entity.error(str(error)) from error
-    return True
+        raise entity.error(f'{name}: {error}') from error
 
 
 def _text(entity: Entity, name: str, state: _State, default: str = '') -> str:
-    """Return an attribute as text with its substitutions made."""
+    """
+    Return an attribute as text with its substitutions made.
+
+    :raises LaunchError: it is no text: ROS 2 refuses ``true`` and ``5`` where it expects text
+    """
     value = entity.attributes.get(name, default)
-    if isinstance(value, bool):
-        return 'true' if value else 'false'
-    if isinstance(value, (dict, list, tuple)) or value is None:
-        raise entity.error(f'attribute {name!r} must be a single value')
+    if not isinstance(value, str):
+        raise entity.error(f'attribute {name!r} must be text, in quotes: {value!r}')
     try:
-        return evaluate(str(value), Scope(state.variables, state.environment, entity.file.parent))
+        return evaluate(value, Scope(state.variables, state.environment, entity.file.parent))
     except ChunkpilotError as error:
         raise entity.error(f'{name}: {error}') from error
 
 
 def _plain(entity: Entity, name: str, kind: type, default: Any) -> Any:
-    """Return an attribute that ROS 2 reads without substitutions."""
+    """Return an attribute that ROS 2 reads without substitutions, and as this type only."""
     value = entity.attributes.get(name, default)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
     if not isinstance(value, kind):
         raise entity.error(f'attribute {name!r} must be {kind.__name__}, got {value!r}')
     return value
@@ -144,13 +147,10 @@ def _argument(entity: Entity) -> Argument:
     for item in entity.entities('choice'):
         item.check(('value',), ('value',))
         choices.append(str(_plain(item, 'value', str, None)))
-    default = entity.attributes.get('default')
-    if isinstance(default, bool):
-        default = 'true' if default else 'false'
     return Argument(
-        str(entity.attributes['name']),
-        None if default is None else str(default),
-        str(entity.attributes.get('description', '')),
+        _plain(entity, 'name', str, None),
+        _plain(entity, 'default', str, None) if 'default' in entity.attributes else None,
+        _plain(entity, 'description', str, ''),
         tuple(choices),
     )
 
@@ -282,7 +282,7 @@ def _process(
         environment,
         given,
         _text(entity, 'cwd', state) or None,
-        _plain(entity, 'respawn', bool, False),
+        _truth(entity, 'respawn', state),
         delay,
         on_exit == 'shutdown',
     )
@@ -292,7 +292,7 @@ def _words(entity: Entity, name: str, state: _State) -> list[str]:
     """Split as a shell does, then substitute: a path with blanks stays one word."""
     scope = Scope(state.variables, state.environment, entity.file.parent)
     try:
-        return [evaluate(word, scope) for word in split(str(entity.attributes.get(name, '')))]
+        return [evaluate(word, scope) for word in split(_plain(entity, name, str, ''))]
     except ChunkpilotError as error:
         raise entity.error(f'{name}: {error}') from error
 

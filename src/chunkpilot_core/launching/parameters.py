@@ -10,6 +10,7 @@ from chunkpilot_core.launching.document import Entity
 import yaml
 
 Reader = Callable[[Entity, str], str]
+TYPES = ('str', 'int', 'float', 'bool')
 
 
 def collect(entity: Entity, key: str, text: Reader) -> tuple[Path | str, ...]:
@@ -54,32 +55,33 @@ def _add(values: dict[str, Any], item: Entity, prefix: str, text: Reader) -> Non
 
 def _value(item: Entity, name: str, text: Reader) -> Any:
     value = item.attributes['value']
-    if isinstance(value, list):
+    wanted = item.attributes.get('type', '')
+    if wanted not in ('', *TYPES):
+        raise item.error(f'parameter {name!r}: type {wanted!r} is none of {", ".join(TYPES)}')
+    if not isinstance(value, str):
+        if wanted and type(value).__name__ != wanted:
+            raise item.error(f'parameter {name!r}: {value!r} is no {wanted}')
         return value
     word = text(item, 'value')
-    wanted = item.attributes.get('type', 'auto')
-    if wanted not in ('auto', 'str', 'int', 'float', 'bool'):
-        raise item.error(f'parameter {name!r}: type {wanted!r} is not known')
-    if wanted == 'str' or (isinstance(value, str) and not word):
-        return word
-    if isinstance(value, float):
-        return value  # 1.0 must not become the text "1.0" and then something else
-    # As ROS 2 does: what a substitution gives is read as YAML, so that "5" is an integer.
     try:
-        read = yaml.safe_load(word)
-    except yaml.YAMLError:
+        return _converted(word, wanted)
+    except ValueError:
+        raise item.error(f'parameter {name!r}: {word!r} is no {wanted}') from None
+
+
+def _converted(word: str, wanted: str) -> Any:
+    """Return a text as ROS 2 does: "5" is an integer unless a type is given, "" stays text."""
+    if wanted in ('int', 'float'):
+        return int(word) if wanted == 'int' else float(word)
+    if wanted == 'str' or not word:
         return word
-    if wanted != 'auto':
-        return _converted(item, name, read, wanted)
-    return read if isinstance(read, (bool, int, float, str, list)) else word
-
-
-def _converted(item: Entity, name: str, value: Any, wanted: str) -> Any:
-    if wanted == 'float' and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value).__name__ != wanted:
-        raise item.error(f'parameter {name!r}: {value!r} is no {wanted}')
-    return value
+    try:
+        value = yaml.safe_load({'1': 'true', '0': 'false'}.get(word, word) if wanted else word)
+    except yaml.YAMLError:
+        value = None
+    if wanted == 'bool' and not isinstance(value, bool):
+        raise ValueError(word)
+    return value if isinstance(value, (bool, int, float, str, list)) else word
 
 
 def _document(key: str, values: dict[str, Any]) -> str:
