@@ -130,6 +130,7 @@ class TaskNode(spin.SupervisedNode):
     def _on_policy(self, msg: PolicyInfo) -> None:
         self._policy = msg
         self._world.policy_ready, self._world.policy_state = bool(msg.ready), msg.state
+        self._world.doubted_ns = 0
         self._world.policy_task = msg.task_kind
         self._world.hear('policy', int(msg.session), time.monotonic_ns())
 
@@ -153,7 +154,9 @@ class TaskNode(spin.SupervisedNode):
 
     def _on_stats(self, msg: ExecutionStats) -> None:
         self._world.hear('execution', int(msg.session), time.monotonic_ns())
-        self._tally.add_stats(convert.execution_stats_from_msg(msg))
+        stats = convert.execution_stats_from_msg(msg)
+        self._world.count_stats(stats)
+        self._tally.add_stats(stats)
 
     # ---- the action -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import json
 from chunkpilot_core import robot
 from chunkpilot_core.runs.episodes import Announce, Call, Finish, Run, RunConfig, Start
 from chunkpilot_core.runs.summary import Tally, write_json
-from chunkpilot_core.runs.world import World
+from chunkpilot_core.runs.world import Heard, World
 from chunkpilot_core.types import (
     ArmState,
     EpisodeOutcome,
@@ -246,6 +246,38 @@ def test_own_sleep_is_not_taken_for_the_death_of_others():
     for effect in graph.run.tick(graph.now_ns, graph.now_ns):  # before anything was heard
         graph.do(effect)
     assert graph.finish()[0].outcome is EpisodeOutcome.SUCCESS
+
+
+def test_policy_that_does_not_answer_is_taken_for_dead_until_it_announces_itself():
+    graph = Graph(episodes=2, solve_after_s=9.0, timeout_s=10.0)
+    graph.until(lambda: graph.run.elapsed_s > 0.1)
+    graph.dead.add('policy')
+    for second in range(5):
+        graph.world.count_stats(stats('a', starved_ticks=100 * second, chunks_accepted=2))
+    graph.step()
+    assert graph.run.finished[0].outcome is EpisodeOutcome.ABORTED
+    assert 'policy does not answer' in graph.run.finished[0].reason
+    for _ in range(100):
+        graph.step()
+    assert graph.run.phase == 'waiting'
+    graph.dead.clear()
+    graph.sessions['policy'], graph.solve_after_s = 8, 1.0
+    assert graph.finish()[1].outcome is EpisodeOutcome.SUCCESS
+
+
+def test_policy_that_was_only_slow_is_tried_again():
+    graph = Graph(episodes=2)
+    graph.dead.add('policy')
+    graph.world.doubt_policy(graph.now_ns)
+    graph.world.heard |= {'policy': Heard(0, 7)}
+    assert graph.finish()[0].outcome is EpisodeOutcome.SUCCESS
+
+
+def test_chunks_that_come_late_are_no_death_of_the_policy():
+    world = World()
+    for second in range(9):
+        world.count_stats(stats('a', starved_ticks=50 * second, chunks_accepted=second // 2))
+    assert world.unanswered < 3
 
 
 def test_short_hold_is_waited_for_and_long_hold_aborts():

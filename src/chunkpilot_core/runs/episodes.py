@@ -17,6 +17,10 @@ from chunkpilot_core.types import ArmState, EpisodeOutcome, nanoseconds, seconds
 
 Wait = Generator[None, None, None]
 
+UNANSWERED = 3
+"""Statistics in a row, one a second, with starved ticks and without a new chunk."""
+DOUBT_S = 20.0
+"""[s] For so long a policy that did not answer is expected to announce itself anew."""
 STALL_S = 0.3
 """[s] A pause between two ticks that means that this process did not get the CPU."""
 
@@ -314,6 +318,8 @@ class Run:
                 return f'{node} is not heard of'
         if world.guard is None:
             return 'the guard has not told its state'
+        if world.doubted_ns and self._steady_ns - world.doubted_ns > nanoseconds(DOUBT_S):
+            world.policy_ready, world.doubted_ns = True, 0  # perhaps it was only slow: try again
         if not world.policy_ready:
             return f'the policy is not ready: {world.policy_state}'
         if 'execution' not in world.heard or self._silent_execution():
@@ -346,6 +352,9 @@ class Run:
                 return f'{node} was started again'
         if self._steady_ns > self._trusting_until_ns and (dead := self._dead()):
             return dead
+        if world.unanswered >= UNANSWERED:
+            world.doubt_policy(self._steady_ns)
+            return f'the policy does not answer: starved for {UNANSWERED} s'
         if world.state not in (ArmState.ARMED, ArmState.HOLD):
             return (
                 f'the guard is {world.state.name if world.state else "unknown"}: {self._causes()}'

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from chunkpilot_core.types import ArmState, F64, GuardStatus, seconds
+from chunkpilot_core.types import ArmState, ExecutionStats, F64, GuardStatus, seconds
 
 
 @dataclass(slots=True)
@@ -25,10 +25,34 @@ class World:
     policy_ready: bool = False
     policy_state: str = 'not heard of'
     policy_task: str = ''
+    doubted_ns: int = 0
+    unanswered: int = 0
     driver_stopped: bool = False
     observed_task: str = ''
     observation_bad: str = 'no observation yet'
     heard: dict[str, Heard] = field(default_factory=dict)
+    _stats: ExecutionStats | None = None
+
+    def count_stats(self, stats: ExecutionStats) -> None:
+        """
+        Note statistics of the execution, which come once a second.
+
+        A policy has no heartbeat: that it is dead shows in rows that run out with no new chunk.
+        """
+        last, self._stats = self._stats, stats
+        if last is None or last.episode_id != stats.episode_id:
+            self.unanswered = 0
+        elif stats.starved_ticks > last.starved_ticks and (
+            stats.chunks_accepted == last.chunks_accepted
+        ):
+            self.unanswered += 1
+        elif stats.chunks_accepted != last.chunks_accepted:
+            self.unanswered = 0
+
+    def doubt_policy(self, steady_ns: int) -> None:
+        """Take the policy for dead until it announces itself anew."""
+        self.policy_ready, self.policy_state = False, 'does not answer'
+        self.doubted_ns, self.unanswered = steady_ns, 0
 
     def hear(self, node: str, session: int, steady_ns: int) -> None:
         """Note a sign of life."""
