@@ -29,7 +29,7 @@ check: setup  ## format, lint, types
 	$(ACTIVATE) && ruff format --check . && ruff check . && mypy $(MYPY_PATHS)
 
 format: setup  ## rewrite the sources (or FILES=...) in the project's format
-	$(ACTIVATE) && python tools/wrap.py $(FILES) && ruff check --fix-only $(FILES) && ruff format $(FILES)
+	$(ACTIVATE) && ruff check --fix-only $(FILES) && ruff format $(FILES)
 
 bench: setup  ## the benchmarks
 	@test -d benchmarks || { echo 'no benchmarks in this tree'; exit 1; }
