@@ -219,6 +219,17 @@ def test_dead_node_aborts_and_the_next_episode_waits_for_its_return(node):
     assert graph.log.count('guard/arm') == 2
 
 
+def test_guard_that_stops_for_a_dead_simulator_is_not_blamed():
+    graph = Graph(solve_after_s=2.9)
+    graph.until(lambda: graph.run.elapsed_s > 0.1)
+    graph.dead.add('sim')
+    graph.until(lambda: graph.run.elapsed_s > 0.8)
+    graph.state = ArmState.STOPPED
+    (end,) = graph.finish()
+    assert end.reason.startswith('sim is dead')
+    assert 'the guard is STOPPED' in end.reason
+
+
 def test_perception_that_falls_silent_with_the_simulator_is_not_blamed():
     graph = Graph(solve_after_s=2.9)
     graph.until(lambda: graph.run.elapsed_s > 0.1)

@@ -17,6 +17,8 @@ from chunkpilot_core.types import ArmState, EpisodeOutcome, nanoseconds, seconds
 
 Wait = Generator[None, None, None]
 
+STEADY_NODES = ('sim', 'guard', 'perception')
+"""Who sends all the time, each after those whose messages it lives on."""
 UNANSWERED = 3
 """Statistics in a row, one a second, with starved ticks and without a new chunk."""
 DOUBT_S = 20.0
@@ -306,14 +308,14 @@ class Run:
             elif held_ns is None:
                 held_ns = self._steady_ns
             elif seconds(self._steady_ns - held_ns) > self.config.hold_grace_s:
-                return EpisodeOutcome.ABORTED, f'the guard holds: {self._causes()}'
+                return EpisodeOutcome.ABORTED, self._guarded('holds')
 
     # ---- what it looks at -----------------------------------------------------------------------
 
     def _unready(self) -> str:
         """Return what an episode still has to wait for, '' for nothing."""
         world = self.world
-        for node in ('sim', 'guard', 'perception'):
+        for node in STEADY_NODES:
             if world.silent_s(node, self._steady_ns) > self.config.silence_s:
                 return f'{node} is not heard of'
         if world.guard is None:
@@ -356,22 +358,34 @@ class Run:
             world.doubt_policy(self._steady_ns)
             return f'the policy does not answer: starved for {UNANSWERED} s'
         if world.state not in (ArmState.ARMED, ArmState.HOLD):
-            return (
-                f'the guard is {world.state.name if world.state else "unknown"}: {self._causes()}'
-            )
+            return self._guarded(f'is {world.state.name if world.state else "unknown"}')
         return ''
 
     def _dead(self) -> str:
         """Return who has been silent for too long, '' for nobody."""
-        silent_s = {
-            node: self.world.silent_s(node, self._steady_ns)
-            for node in ('sim', 'guard', 'perception')
-        }
-        if max(silent_s.values()) > self.config.silence_s:
-            # One that lives on the messages of another falls silent with it: the first is named.
-            node = next(n for n, s in silent_s.items() if s > 0.5 * self.config.silence_s)
-            return f'{node} is dead: silent for {silent_s[node]:.1f} s'
+        silent_s = max(self.world.silent_s(node, self._steady_ns) for node in STEADY_NODES)
+        if silent_s > self.config.silence_s:
+            return self._first_silent()
         return 'execution is dead: silent' if self._silent_execution() else ''
+
+    def _first_silent(self) -> str:
+        """
+        Return the first who is silent, '' for nobody.
+
+        One that lives on the messages of another falls silent with it, or stops for it: the guard
+        stops for a dead simulator, and it is the simulator that has to be named.
+        """
+        for node in STEADY_NODES:
+            silent_s = self.world.silent_s(node, self._steady_ns)
+            if silent_s > 0.5 * self.config.silence_s:
+                return f'{node} is dead: silent for {silent_s:.1f} s'
+        return ''
+
+    def _guarded(self, what: str) -> str:
+        """Return what the guard does, why, and what is behind that."""
+        text = f'the guard {what}: {self._causes()}'
+        root = self._first_silent()
+        return f'{root}; {text}' if root else text
 
     def _is(self, state: ArmState) -> bool:
         return self.world.state is state
