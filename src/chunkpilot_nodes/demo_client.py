@@ -78,7 +78,7 @@ class DemoClient(Node):
         self._costly = [
             self.create_subscription(kind, topic, callback, profile)
             for kind, topic, callback, profile in (
-                (Command, 'command', self._on_command, qos.COMMAND),
+                (Command, 'command', self._on_command, qos.VERDICT),  # each one is drawn
                 (SimScene, 'sim/scene', self._on_scene, qos.SENSOR),
                 (HorizonDecision, 'horizon', self._on_horizon, qos.RELIABLE_10),
             )
