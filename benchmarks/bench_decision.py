@@ -1,5 +1,5 @@
 """
-What a decision and a control tick cost: targets of EXECUTION.md section 5.
+What a decision and a control tick of the execution cost.
 
     python benchmarks/bench_decision.py [--json FILE]
 

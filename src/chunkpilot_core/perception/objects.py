@@ -2,8 +2,7 @@
 Stage ``objects``: finds the task's coloured cubes in camera images and follows them.
 
 A colour mask gives the cube's centroid, the table plane its place (error about 1 mm when the arm
-is away); in the gripper it moves with the tool. What was measured about this method is in the
-design notes on perception.
+is away); in the gripper it moves with the tool.
 """
 
 from dataclasses import dataclass, replace
