@@ -56,6 +56,19 @@ def test_output_and_clean_end():
     assert ('b', 'you') in lines
 
 
+@pytest.mark.timeout(30)
+def test_output_that_can_not_be_written_ends_everything_with_the_reason():
+    """Seen on a full disk: the graph ran on for ever, its client unheard."""
+
+    def full(name: str, line: str) -> None:
+        raise OSError(28, 'No space left on device')
+
+    sleeper = Process('a', program('time.sleep(60)'), respawn=True)
+    supervisor = Supervisor([sleeper, Process('b', program('time.sleep(60)'))], full, grace_s=0.3)
+    with pytest.raises(OSError, match='No space left'):
+        supervisor.run()
+
+
 def test_error_of_a_process_that_nobody_brings_back():
     code, lines, _ = run(Process('a', program('print("no such file"); sys.exit(3)')))
     assert code == 1

@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # ... | head
         sys.stderr.close()
         return 1
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f'chunkpilot {words[0]}: {error}', file=sys.stderr)
+        return 1
 
 
 def verbs() -> list[str]:

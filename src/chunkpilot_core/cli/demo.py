@@ -1,7 +1,7 @@
 """``chunkpilot demo``: the whole graph at work, headless; what ``make demo`` runs."""
 
 import argparse
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 import json
 import os
 from pathlib import Path
@@ -136,4 +136,5 @@ class Logs:
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):  # the full disk was told when a line did not fit
+                file.close()

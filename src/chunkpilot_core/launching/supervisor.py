@@ -60,6 +60,7 @@ class Supervisor:
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self.interrupted = False
         self._last_words: dict[str, str] = {}
+        self._unwritten: OSError | None = None
         self._code = 0
         self._libc = ctypes.CDLL(None, use_errno=True)
 
@@ -112,12 +113,19 @@ class Supervisor:
         finally:
             self._tell_guardian('quit')
             self._guardian.communicate()
-        for result in done:
+        for result in (*done, self._unwritten):
             if isinstance(result, BaseException):
                 raise result
         return self._code
 
     async def _supervise(self, process: Process, folder: Path, index: int) -> None:
+        try:
+            await self._keep_alive(process, folder, index)
+        except BaseException:  # a defect here must not leave the others running for ever
+            self.stop('', code=1)
+            raise
+
+    async def _keep_alive(self, process: Process, folder: Path, index: int) -> None:
         command, quick_deaths = materialise(process, folder, index), 0
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
@@ -201,6 +209,10 @@ class Supervisor:
         except BrokenPipeError:  # nobody reads any more, as in `chunkpilot up ... | head`
             self.sink = _drop
             self.stop('')
+        except OSError as error:  # a full disk: who runs on unseen can't be trusted
+            self.sink = _drop
+            self._unwritten = error
+            self.stop('', code=1)
 
     async def _end_in_order(self) -> None:
         await self._stopping.wait()
