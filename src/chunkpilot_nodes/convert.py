@@ -172,7 +172,7 @@ def object_from_msg(msg: ObjectEstimate) -> types.ObjectEstimate:
         np.array([pose.position.x, pose.position.y, pose.position.z]),
         np.array([pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w]),
         _doubles(msg.pose.covariance).reshape(6, 6),
-        types.ObjectStatus(msg.status),
+        member(types.ObjectStatus, msg.status),
         float(msg.quality),
         msg.frame_id,
     )
@@ -247,7 +247,7 @@ def observation_from_msg(msg: Observation) -> types.Observation:
         missing=tuple(msg.missing),
         frozen=tuple(msg.frozen),
         dropped=tuple(msg.dropped),
-        health=types.Health(msg.health),
+        health=member(types.Health, msg.health),
         health_reason=msg.health_reason,
     )
 
@@ -260,7 +260,7 @@ def health_from_msg(msg: Observation) -> types.Observation:
         oldest_ns=to_ns(msg.oldest),
         state_names=(),
         state=np.zeros(0, np.float32),
-        health=types.Health(msg.health),
+        health=member(types.Health, msg.health),
         health_reason=msg.health_reason,
     )
 
@@ -518,11 +518,11 @@ def command_from_msg(msg: Command) -> types.Command:
         groups=tuple(
             types.CommandGroup(
                 group.name,
-                _member(types.Kind, group.kind),
+                member(types.Kind, group.kind),
                 _doubles(group.values),
                 _doubles(group.velocity),
                 group.frame,
-                _member(types.Rotation, group.rotation),
+                member(types.Rotation, group.rotation),
                 tuple(group.names),
             )
             for group in msg.groups
@@ -539,11 +539,16 @@ def command_from_msg(msg: Command) -> types.Command:
     )
 
 
-def _member(cls: Any, value: str) -> Any:
+def member(cls: Any, value: Any) -> Any:
+    """
+    Return the member of an enumeration that a message names.
+
+    :raises InvalidDataError: there is none; the message lists the allowed values
+    """
     try:
         return cls(value)
     except ValueError:
-        allowed = ', '.join(member.value for member in cls)
+        allowed = ', '.join(str(entry.value) for entry in cls)
         raise InvalidDataError(f'{cls.__name__} {value!r} is not one of: {allowed}') from None
 
 
@@ -593,8 +598,8 @@ def verdict_from_msg(msg: SafetyVerdict) -> types.SafetyVerdict:
         stamp_ns=to_ns(msg.header.stamp),
         tick=int(msg.tick),
         arm_epoch=int(msg.arm_epoch),
-        state=types.ArmState(msg.state),
-        reaction=types.Reaction(msg.reaction),
+        state=member(types.ArmState, msg.state),
+        reaction=member(types.Reaction, msg.reaction),
         joint_names=tuple(msg.joint_names),
         requested=_doubles(msg.requested),
         sent=_doubles(msg.sent),
@@ -650,7 +655,7 @@ def guard_state_from_msg(msg: GuardState) -> types.GuardStatus:
     """Translate the guard's state."""
     return types.GuardStatus(
         stamp_ns=to_ns(msg.header.stamp),
-        state=types.ArmState(msg.state),
+        state=member(types.ArmState, msg.state),
         arm_epoch=int(msg.arm_epoch),
         since_ns=to_ns(msg.since),
         ramping=bool(msg.ramping),
@@ -734,7 +739,7 @@ def executed_rows_from_msg(msg: ExecutedRows) -> types.ExecutedRows:
         first_row=int(msg.first_row),
         dt_s=float(msg.dt),
         rows=rows,
-        sources=tuple(types.RowSource(source) for source in msg.sources),
+        sources=tuple(member(types.RowSource, source) for source in msg.sources),
         stamps_ns=tuple(to_ns(stamp) for stamp in msg.stamps),
         joint_names=tuple(msg.joint_names),
         joints=joints,
@@ -852,10 +857,10 @@ def space_from_msg(msg: ActionSpace) -> types.ActionSpace:
                 group.name,
                 int(group.start),
                 int(group.stop),
-                _member(types.Kind, group.kind),
+                member(types.Kind, group.kind),
                 group.frame,
-                _member(types.Reference, group.reference),
-                _member(types.Rotation, group.rotation),
+                member(types.Reference, group.reference),
+                member(types.Rotation, group.rotation),
                 tuple(group.names),
                 group.unit,
                 tuple(group.scale),

@@ -133,8 +133,8 @@ class ExecutionNode(spin.SupervisedNode):
             self.get_logger().warning(f'{error}', throttle_duration_sec=1.0)
 
     def _on_guard(self, msg: GuardState) -> None:
-        self._latched[self._on_guard] = msg
         self._executor.set_guard(convert.guard_state_from_msg(msg), self.now_ns())
+        self._latched[self._on_guard] = msg
 
     def _on_scale(self, msg: Float64) -> None:
         self._executor.set_speed_scale(float(msg.data))

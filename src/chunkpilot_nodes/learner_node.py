@@ -140,7 +140,7 @@ class LearnerNode(spin.SupervisedNode):
             self._assembler.end(msg.episode_id, stamp_ns)
 
     def _on_outcome(self, msg: Outcome) -> None:
-        self._assembler.outcome(msg.episode_id, types.EpisodeOutcome(msg.outcome))
+        self._assembler.outcome(msg.episode_id, convert.member(types.EpisodeOutcome, msg.outcome))
 
     def _collect(self) -> None:
         for episode in self._assembler.finished(self.now_ns()):

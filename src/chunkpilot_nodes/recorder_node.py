@@ -22,7 +22,7 @@ from chunkpilot_core.bags.writer import TopicQos
 from chunkpilot_core.config import option
 from chunkpilot_core.errors import BagError
 from chunkpilot_core.types import EpisodeOutcome
-from chunkpilot_nodes import params, spin
+from chunkpilot_nodes import convert, params, spin
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.clock import Clock, ClockType
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -110,7 +110,7 @@ class RecorderNode(spin.SupervisedNode):
         if isinstance(event, Outcome):
             self._ending = {
                 'episode_id': event.episode_id,
-                'outcome': EpisodeOutcome(event.outcome).name.lower(),
+                'outcome': convert.member(EpisodeOutcome, event.outcome).name.lower(),
                 'reason': event.reason,
             }
         elif event.event == EpisodeEvent.START:

@@ -162,7 +162,7 @@ class SimNode(spin.SupervisedNode):
         self._scene_out.publish(msg)
 
     def _on_guard(self, msg: GuardState) -> None:
-        self._guard = (ArmState(msg.state), time.monotonic_ns())
+        self._guard = (convert.member(ArmState, msg.state), time.monotonic_ns())
 
     def _armed(self) -> bool:
         state, since_ns = self._guard

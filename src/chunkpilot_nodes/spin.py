@@ -9,7 +9,7 @@ survives exceptions in callbacks (log, count, ``on_fault``, go on; too many in a
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 import gc
 import os
@@ -54,10 +54,30 @@ class ProcessConfig:
 class SupervisedNode(Node):
     """A node with a clock that tests can reason about, counted faults and diagnostics."""
 
+    refused = 0  # messages
+
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self.faults = 0
         self._time = RosTime(self)
+
+    def create_subscription(
+        self, msg_type: Any, topic: str, callback: Callable[[Any], None], *args: Any, **kwargs: Any
+    ) -> Any:
+        """
+        Subscribe; a message that the callback refuses with a ChunkpilotError is told and dropped.
+
+        Anybody may publish anything: what is wrong with a message is no fault of this node.
+        """
+
+        def guarded(msg: Any) -> None:
+            try:
+                callback(msg)
+            except ChunkpilotError as error:
+                self.refused += 1
+                self.get_logger().warning(f'{topic} refused: {error}', throttle_duration_sec=1.0)
+
+        return super().create_subscription(msg_type, topic, guarded, *args, **kwargs)
 
     def now_ns(self) -> int:
         """Return ROS time [ns], finer than /clock ticks when it is simulated."""
@@ -171,7 +191,11 @@ def _loop(node: SupervisedNode, executor: Executor, stopping: _StopFlag) -> int:
                 f'{type(error).__name__} in a callback: {error}\n{traceback.format_exc()}',
                 throttle_duration_sec=1.0,
             )
-            node.on_fault(error)
+            try:
+                node.on_fault(error)
+            except Exception as second:
+                node.get_logger().fatal(f'no safe state after a fault: {second}')
+                return 1
             if len(recent) == MAX_FAULTS and recent[-1] - recent[0] < FAULT_WINDOW_S:
                 node.get_logger().fatal(f'{MAX_FAULTS} faults in {FAULT_WINDOW_S} s: giving up')
                 return 1
@@ -233,7 +257,7 @@ def _publish_diagnostics(node: SupervisedNode) -> None:
         level, message, numbers = node.diagnose()
         if node.faults and level == DiagnosticStatus.OK:
             level, message = DiagnosticStatus.WARN, f'{node.faults} faults'
-        values = {**numbers, 'faults': node.faults}
+        values = {**numbers, 'messages_refused': node.refused, 'faults': node.faults}
         status = DiagnosticStatus(
             level=level,
             name=node.get_fully_qualified_name(),

@@ -69,8 +69,8 @@ class WatchdogNode(spin.SupervisedNode):
         self._heard_ns = now_ns
 
     def _on_state(self, msg: GuardState) -> None:
+        state = convert.member(ArmState, msg.state)
         self._state = msg
-        state = ArmState(msg.state)
         if not self._tripped_session:
             return
         awake = msg.session == self._tripped_session

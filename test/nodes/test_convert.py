@@ -205,3 +205,17 @@ def test_latency_label_is_read_back_and_foreign_labels_are_ignored():
     assert convert.tick_of(msg) == 0
     msg.layout.dim = []
     assert convert.tick_of(msg) == 0
+
+
+@pytest.mark.parametrize('field', ['state', 'reaction'])
+def test_a_value_that_no_enumeration_has_is_refused_with_those_allowed(field):
+    verdict = convert.verdict_to_msg(
+        types.SafetyVerdict(
+            1, 2, 3, types.ArmState.ARMED, types.Reaction.SLOW, ('a',), np.ones(1), np.ones(1),
+            np.zeros(1),
+        ),
+        4,
+    )  # fmt: skip
+    setattr(verdict, field, 99)
+    with pytest.raises(InvalidDataError, match='99 is not one of: 0, 1, 2'):
+        convert.verdict_from_msg(verdict)

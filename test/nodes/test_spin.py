@@ -16,12 +16,14 @@ pytestmark = pytest.mark.ros
 NODE = textwrap.dedent("""
     from dataclasses import dataclass
     from chunkpilot_core.config import option
+    from chunkpilot_core.errors import InvalidDataError
+    from std_msgs.msg import String
     from chunkpilot_nodes import params, spin
 
     @dataclass(frozen=True)
     class Config:
         rate_hz: float = option(100.0, 'rate', unit='Hz', min=1.0, max=1000.0)
-        mode: str = option('calm', 'what to do', choices=('calm', 'rare', 'always'))
+        mode: str = option('calm', 'what to do', choices=('calm', 'rare', 'always', 'refuse'))
         names: tuple[str, ...] = option((), 'names')
 
     class Bad(spin.SupervisedNode):
@@ -30,10 +32,17 @@ NODE = textwrap.dedent("""
             self.config = params.declare(self, Config)
             self.ticks = 0
             self.create_timer(1.0 / self.config.rate_hz, self.tick)
+            self.sender = self.create_publisher(String, 'news', 10)
+            self.create_subscription(String, 'news', self.hear, 10)
             print(self.config, flush=True)
+
+        def hear(self, msg):
+            raise InvalidDataError(f'{msg.data!r} is no news')
 
         def tick(self):
             self.ticks += 1
+            if self.config.mode == 'refuse':
+                self.sender.publish(String(data='junk'))
             if self.config.mode == 'always' or (self.config.mode == 'rare' and self.ticks == 5):
                 raise ValueError('boom')
 
@@ -41,7 +50,7 @@ NODE = textwrap.dedent("""
             print('safe state:', error, flush=True)
 
         def shutdown(self):
-            print(f'ticks {self.ticks} faults {self.faults}', flush=True)
+            print(f'ticks {self.ticks} faults {self.faults} refused {self.refused}', flush=True)
 
     spin.main(Bad, executor='EXECUTOR')
 """)
@@ -79,7 +88,7 @@ def test_a_fault_is_survived_and_a_signal_ends_cleanly(tmp_path, executor, numbe
     process.send_signal(number)
     code, out, err = finish(process)
     assert code == 0
-    ticks, faults = (int(word) for word in out.split()[1::2])
+    ticks, faults, _ = (int(word) for word in out.split()[1::2])
     assert ticks > 20
     assert faults == 1
     assert 'ValueError in a callback: boom' in err
@@ -116,3 +125,20 @@ def test_ints_for_floats_and_lists_are_taken(tmp_path):
     assert finish(process)[0] == 0
     assert 'rate_hz=50.0' in line
     assert "names=('a', 'b')" in line
+
+
+@pytest.mark.parametrize('executor', ['events', 'single'])
+def test_messages_that_are_refused_are_told_and_are_no_fault(tmp_path, executor):
+    process = start(tmp_path, 'mode:=refuse', executor=executor)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    code, out, err = finish(process)
+    assert code == 0
+    _, faults, refused = (int(word) for word in out.split()[1::2])
+    assert faults == 0
+    assert refused > 20
+    assert "news refused: 'junk' is no news" in err
+    assert err.count('is no news') < 5
+    assert 'Traceback' not in err
