@@ -6,12 +6,13 @@ weights and the normaliser. Nothing is unpickled. A checkpoint is written beside
 renamed, so it is there whole or not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 import hashlib
 import json
 import os
 from pathlib import Path
+import re
 import shutil
 from typing import Any
 
@@ -19,7 +20,15 @@ from chunkpilot_core import config, registry, robot, spaces
 from chunkpilot_core.errors import CheckpointError, ChunkpilotError, UnknownNameError
 from chunkpilot_core.policies.runtime.inputs import Normalizer
 from chunkpilot_core.policies.runtime.net_policy import NetPolicy
-from chunkpilot_core.types import ActionGroup, ActionSpace, Kind, PolicySpec, Reference, Rotation
+from chunkpilot_core.types import (
+    ActionGroup,
+    ActionSpace,
+    Kind,
+    MAX_HORIZON,
+    PolicySpec,
+    Reference,
+    Rotation,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -201,11 +210,12 @@ def _spec_to_json(spec: PolicySpec) -> dict[str, Any]:
 
 
 def _spec_from_json(data: Mapping[str, Any]) -> PolicySpec:
-    known = {entry.name for entry in fields(PolicySpec)}
+    known = {entry.name for entry in fields(PolicySpec)} - {'manifest_sha256', 'capabilities'}
     for name in data:
         if name not in known:
             raise UnknownNameError('entry of the spec', name, known)
-    spec = PolicySpec(
+    _check_spec(data)
+    return PolicySpec(
         **{
             **data,
             'space': _space_from_json(data['space']),
@@ -213,13 +223,63 @@ def _spec_from_json(data: Mapping[str, Any]) -> PolicySpec:
             'cameras': tuple(data['cameras']),
         }
     )
-    if spec.horizon < 1 or not spec.dt_s > 0.0 or spec.version < 1:
-        raise CheckpointError(
-            f'horizon {spec.horizon}, dt {spec.dt_s} s, version {spec.version}: must be above 0'
-        )
-    if not spec.max_row_age_s > 0.0:
-        raise CheckpointError(f'max_row_age_s {spec.max_row_age_s}: must be above 0')
-    return spec
+
+
+def _check_spec(data: Mapping[str, Any]) -> None:
+    """Refuse entries of a wrong type or range before anything is built of them."""
+    for name, (allowed, fits) in _ENTRIES.items():
+        if name in _OPTIONAL and name not in data:
+            continue
+        if not fits(data[name]):
+            raise CheckpointError(f'{MANIFEST}: spec: {name} {data[name]!r}: must be {allowed}')
+
+
+def _is_int(value: Any, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _is_number(value: Any, low: float, high: float) -> bool:
+    return type(value) in (int, float) and low <= value <= high  # NaN compares false
+
+
+def _is_plain_name(value: Any) -> bool:
+    """Say whether it can name a file or a topic, in one place only."""
+    return isinstance(value, str) and re.fullmatch(r'\w[\w.-]{0,99}', value, re.ASCII) is not None
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and name for name in value)
+
+
+_PLAIN_NAME = "1 to 100 letters, digits, '_', '-' and '.', beginning with a letter or digit"
+_OPTIONAL = ('task_kind', 'starts_at')
+_ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    'policy': ("the name of a plug-in: letters, digits, '_' and '-'", _is_plain_name),
+    'name': (_PLAIN_NAME, _is_plain_name),
+    'version': (
+        'a whole number of 1 to 9223372036854775807',  # int64 of the messages
+        lambda value: _is_int(value, 1, 2**63 - 1),
+    ),
+    'horizon': (
+        f'a whole number of 1 to {MAX_HORIZON}',
+        lambda value: _is_int(value, 1, MAX_HORIZON),
+    ),
+    'dt_s': ('a number of 0.0001 to 10', lambda value: _is_number(value, 1e-4, 10.0)),
+    'input_names': ('a list of names', _is_names),
+    'cameras': ('[]: networks read no images', lambda value: value == []),
+    'task_kind': (
+        "'' or the name of a task",
+        lambda value: value == '' or _is_plain_name(value),
+    ),
+    'starts_at': (
+        "'observation' or 'request'",
+        lambda value: isinstance(value, str) and value in ('observation', 'request'),
+    ),
+    'max_row_age_s': (
+        'a number above 0, at most 3600',
+        lambda value: _is_number(value, 1e-9, 3600.0),
+    ),
+}
 
 
 def _space_from_json(data: Mapping[str, Any]) -> ActionSpace:
