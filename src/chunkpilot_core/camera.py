@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from chunkpilot_core.errors import ConfigError, UnknownNameError
-from chunkpilot_core.robot import config_dir
+from chunkpilot_core.robot import config_dir, number
 from chunkpilot_core.types import F64
 import numpy as np
 import yaml
+
+MAX_SIZE = 10_000  # [pixels]
+MAX_PIXELS = 1e6  # focal length and principal point
+MAX_LENGTH = 100.0  # [m]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,9 @@ def load(path: str | Path) -> Camera:
         return _parse(data)
     except KeyError as error:
         raise ConfigError(f'{file}: missing key {error.args[0]!r}') from error
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
+    except (
+        OSError, yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError, ConfigError
+    ) as error:  # fmt: skip
         raise ConfigError(f'{file}: {error}') from error
 
 
@@ -117,31 +123,59 @@ def _find(path: str | Path) -> Path:
 
 
 def _parse(data: Mapping[str, Any]) -> Camera:
-    name, width, height = str(data['name']), int(data['width']), int(data['height'])
-    if width < 8 or height < 8:
-        raise ConfigError(f'camera {name}: size {width} x {height}, at least 8 x 8')
+    name = str(data['name'])
+    width, height = (_size(key, data[key]) for key in ('width', 'height'))
     if 'orbit' in data:
         look = data['orbit']
-        x, y, z = (float(value) for value in look['target'])
+        x, y, z = _vector('orbit.target', look['target'])
         return orbit(
             name,
             width,
             height,
             (x, y, z),
-            float(look['distance']),
-            float(look['yaw_deg']),
-            float(look['pitch_deg']),
-            float(look['fov_deg']),
+            number('orbit.distance', look['distance'], 1e-3, MAX_LENGTH),
+            number('orbit.yaw_deg', look['yaw_deg'], -360.0, 360.0),
+            # straight up or down the yaw has no meaning
+            number('orbit.pitch_deg', look['pitch_deg'], -89.9, 89.9),
+            number('orbit.fov_deg', look['fov_deg'], 0.1, 179.0),
         )
     intrinsics, pose = data['intrinsics'], data['pose']
     return Camera(
         name,
         width,
         height,
-        fx=float(intrinsics['fx']),
-        fy=float(intrinsics['fy']),
-        cx=float(intrinsics['cx']),
-        cy=float(intrinsics['cy']),
-        position=np.array(pose['xyz'], float).reshape(3),
-        rotation=np.array(pose['rotation'], float).reshape(3, 3),
+        fx=number('intrinsics.fx', intrinsics['fx'], 1.0, MAX_PIXELS),
+        fy=number('intrinsics.fy', intrinsics['fy'], 1.0, MAX_PIXELS),
+        cx=number('intrinsics.cx', intrinsics['cx'], -MAX_PIXELS, MAX_PIXELS),
+        cy=number('intrinsics.cy', intrinsics['cy'], -MAX_PIXELS, MAX_PIXELS),
+        position=np.array(_vector('pose.xyz', pose['xyz'])),
+        rotation=_rotation(pose['rotation']),
     )
+
+
+def _size(name: str, value: Any) -> int:
+    if type(value) is not int or not 8 <= value <= MAX_SIZE:
+        raise ConfigError(f'{name}: {value!r}: must be a whole number of 8 to {MAX_SIZE}')
+    return value
+
+
+def _vector(name: str, values: Any) -> list[float]:
+    if not isinstance(values, list) or len(values) != 3:
+        raise ConfigError(f'{name}: {values!r} must be a list of 3 numbers')
+    return [number(f'{name}[{i}]', v, -MAX_LENGTH, MAX_LENGTH) for i, v in enumerate(values)]
+
+
+def _rotation(values: Any) -> F64:
+    """Read 3 rows of 3, or 9 numbers by rows."""
+    if isinstance(values, list) and len(values) == 9:
+        values = [values[0:3], values[3:6], values[6:9]]
+    if not isinstance(values, list) or len(values) != 3:
+        raise ConfigError(f'pose.rotation: {values!r} must be 3 rows of 3 numbers')
+    matrix = np.array([_vector(f'pose.rotation[{i}]', row) for i, row in enumerate(values)])
+    off = float(np.abs(matrix @ matrix.T - np.eye(3)).max())
+    if off > 1e-3 or np.linalg.det(matrix) < 0.0:
+        raise ConfigError(
+            f'pose.rotation: {values!r} must be a rotation: orthonormal within 0.001, '
+            'determinant 1'
+        )
+    return matrix

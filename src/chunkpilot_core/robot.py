@@ -14,6 +14,13 @@ from chunkpilot_core.types import F64
 import numpy as np
 import yaml
 
+# Above any arm or table; a larger number is a mistake and would silently switch a limit off.
+MAX_POSITION = 100.0  # [rad, m]
+MAX_VELOCITY = 100.0  # [rad/s, m/s]
+MAX_ACCELERATION = 1e4
+MAX_JERK = 1e7
+MAX_AGE_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -172,6 +179,9 @@ def find(path: str | Path) -> Path:
 
 def parse(data: Mapping[str, Any]) -> Robot:
     """Build and check a robot from the mapping under the key ``robot``."""
+    for key in data:
+        if key not in _KEYS:
+            raise UnknownNameError('key of the robot', str(key), _KEYS)
     chain = tuple(
         Link(str(item['joint']), _triple(item, 'xyz'), _triple(item, 'rpy'))
         for item in data['chain']
@@ -193,9 +203,9 @@ def parse(data: Mapping[str, Any]) -> Robot:
         gripper=_gripper(data['gripper']) if data.get('gripper') else None,
         workspace_lower=_triple(data['workspace'], 'lower'),
         workspace_upper=_triple(data['workspace'], 'upper'),
-        max_tool_speed=_positive('max_tool_speed', data['max_tool_speed']),
-        max_row_age_s=_positive('max_row_age_s', data['max_row_age_s']),
-        position_margin=_positive('position_margin', data['position_margin']),
+        max_tool_speed=_positive('max_tool_speed', data['max_tool_speed'], MAX_VELOCITY),
+        max_row_age_s=_positive('max_row_age_s', data['max_row_age_s'], MAX_AGE_S),
+        position_margin=_positive('position_margin', data['position_margin'], MAX_POSITION),
         outputs=tuple(
             Output(str(item['topic']), str(item['type']), tuple(item['joints']))
             for item in data['outputs']
@@ -224,13 +234,15 @@ def _limits(name: str, data: Mapping[str, Any]) -> Limits:
     for key in ('has_position_limits', 'has_velocity_limits', 'has_acceleration_limits'):
         if data.get(key) is not True:
             raise ConfigError(f'joint_limits.{name}.{key} must be true: the guard needs the limit')
-    jerk = data['max_jerk'] if data.get('has_jerk_limits') else math.inf
+    has_jerk = data.get('has_jerk_limits', False)
+    if not isinstance(has_jerk, bool):
+        raise ConfigError(f'joint_limits.{name}.has_jerk_limits: {has_jerk!r}: true or false')
     limits = Limits(
         _number(f'{name}.min_position', data['min_position']),
         _number(f'{name}.max_position', data['max_position']),
-        _positive(f'{name}.max_velocity', data['max_velocity']),
-        _positive(f'{name}.max_acceleration', data['max_acceleration']),
-        jerk if jerk == math.inf else _positive(f'{name}.max_jerk', jerk),
+        _positive(f'{name}.max_velocity', data['max_velocity'], MAX_VELOCITY),
+        _positive(f'{name}.max_acceleration', data['max_acceleration'], MAX_ACCELERATION),
+        _positive(f'{name}.max_jerk', data['max_jerk'], MAX_JERK) if has_jerk else math.inf,
     )
     if not limits.min_position < limits.max_position:
         raise ConfigError(
@@ -246,8 +258,10 @@ def _gripper(data: Mapping[str, Any]) -> Gripper:
         joints=tuple(str(joint) for joint in data['joints']),
         min_width=_number('gripper.min_width', data['min_width']),
         max_width=_number('gripper.max_width', data['max_width']),
-        max_velocity=_positive('gripper.max_velocity', data['max_velocity']),
-        max_acceleration=_positive('gripper.max_acceleration', data['max_acceleration']),
+        max_velocity=_positive('gripper.max_velocity', data['max_velocity'], MAX_VELOCITY),
+        max_acceleration=_positive(
+            'gripper.max_acceleration', data['max_acceleration'], MAX_ACCELERATION
+        ),
     )
     if not gripper.min_width < gripper.max_width:
         raise ConfigError(
@@ -256,17 +270,27 @@ def _gripper(data: Mapping[str, Any]) -> Gripper:
     return gripper
 
 
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+def number(name: str, value: Any, low: float, high: float) -> float:
+    """
+    Return a number of a YAML file.
+
+    :raises ConfigError: no finite number (a bool is none), or outside of ``low`` to ``high``
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
         raise ConfigError(f'{name}: {value!r} is no finite number')
+    if not low <= value <= high:
+        raise ConfigError(f'{name}: {value!r}: allowed {low:g} to {high:g}')
     return float(value)
 
 
-def _positive(name: str, value: Any) -> float:
-    number = _number(name, value)
-    if number <= 0.0:
-        raise ConfigError(f'{name}: {number} must be above 0')
-    return number
+def _number(name: str, value: Any) -> float:
+    return number(name, value, -MAX_POSITION, MAX_POSITION)
+
+
+def _positive(name: str, value: Any, high: float) -> float:
+    if number(name, value, -math.inf, high) <= 0.0:
+        raise ConfigError(f'{name}: {value} must be above 0, at most {high:g}')
+    return float(value)
 
 
 def _numbers(name: str, values: Any, size: int) -> tuple[float, ...]:
@@ -285,3 +309,9 @@ def _quaternion(values: Any) -> tuple[float, float, float, float]:
     if abs(math.hypot(x, y, z, w) - 1.0) > 1e-3:
         raise ConfigError(f'tool.orientation: {values} is no unit quaternion (xyzw)')
     return (x, y, z, w)
+
+
+_KEYS = (
+    'name', 'world_frame', 'base', 'home', 'chain', 'tool', 'gripper', 'joint_limits',
+    'position_margin', 'workspace', 'max_tool_speed', 'max_row_age_s', 'outputs',
+)  # fmt: skip
