@@ -207,7 +207,7 @@ def run(
         rclpy.spin_once(node, timeout_sec=0.1)
     handle = sent.result() if sent.done() else None
     if handle is None or not handle.accepted:
-        return 'the task node refused the goal', {}
+        return 'the task node refused the goal; its log says why', {}
     finished = handle.get_result_async()
     while not finished.done() and not stopping:
         rclpy.spin_once(node, timeout_sec=0.1)

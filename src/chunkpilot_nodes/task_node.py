@@ -5,7 +5,7 @@ The order of things is :class:`chunkpilot_core.runs.episodes.Run`; this file hea
 publishes for it. Nothing in here blocks: services are called asynchronously, waits are ticks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 import json
 import math
@@ -28,8 +28,17 @@ from chunkpilot.msg import Task as TaskMsg
 from chunkpilot.srv import GuardCommand, MoveTo, SimReset
 from chunkpilot_core import registry, robot, types
 from chunkpilot_core.config import option
-from chunkpilot_core.errors import ChunkpilotError
-from chunkpilot_core.runs.episodes import Announce, Call, Effect, Finish, Run, RunConfig, Start
+from chunkpilot_core.errors import ChunkpilotError, InvalidDataError
+from chunkpilot_core.runs.episodes import (
+    Announce,
+    Call,
+    check_request,
+    Effect,
+    Finish,
+    Run,
+    RunConfig,
+    Start,
+)
 from chunkpilot_core.runs.summary import Tally, write_json
 from chunkpilot_core.runs.world import World
 from chunkpilot_nodes import convert, params, qos, spin
@@ -121,9 +130,10 @@ class TaskNode(spin.SupervisedNode):
 
     def _read_scene(self, msg: SimScene, steady_ns: int) -> None:
         world = self._world
+        joints = dict(pairs(msg.joint_names, msg.joint_positions, 'sim/scene: joints'))
         world.hear('sim', int(msg.session), steady_ns)
         world.success, world.scene_ns = bool(msg.success), convert.to_ns(msg.header.stamp)
-        world.joints = dict(zip(msg.joint_names, msg.joint_positions, strict=True))
+        world.joints = joints
         if self._run is not None and self._run.phase == 'running':
             self._tally.add_latency(int(msg.commands), float(msg.command_latency_s))
 
@@ -136,14 +146,13 @@ class TaskNode(spin.SupervisedNode):
 
     def _read_observation(self, msg: Observation, steady_ns: int) -> None:
         world = self._world
-        world.hear('perception', int(msg.id.session), steady_ns)
-        world.observed_task = msg.task_id
         unseen = [
             name
-            for name, value in zip(msg.feature_names, msg.features, strict=True)
+            for name, value in pairs(msg.feature_names, msg.features, 'observation: features')
             if math.isnan(value)
         ]
-        world.observation_bad = ''
+        world.hear('perception', int(msg.id.session), steady_ns)
+        world.observed_task, world.observation_bad = msg.task_id, ''
         if msg.health == Observation.BAD:
             world.observation_bad = msg.health_reason or 'observation is bad'
         elif unseen:
@@ -161,8 +170,11 @@ class TaskNode(spin.SupervisedNode):
     # ---- the action -----------------------------------------------------------------------------
 
     def _on_goal(self, goal: RunTask.Goal) -> GoalResponse:
-        if self._run is not None or not goal.episodes:
-            self.get_logger().warning('goal refused: a run is in progress, or it has no episodes')
+        # Whatever else is wrong is told in the result; a refused goal carries no words.
+        if self._run is not None:
+            self.get_logger().warning(
+                f'goal refused: {self._run.run_id!r} is in progress, and one run goes at a time'
+            )
             return GoalResponse.REJECT
         return GoalResponse.ACCEPT
 
@@ -211,8 +223,10 @@ class TaskNode(spin.SupervisedNode):
         """
         Check that a goal can be served, and return how long its episodes may last [s].
 
-        :raises ChunkpilotError: unknown task, a policy for another one, or nobody who records
+        :raises ChunkpilotError: numbers that are not allowed, unknown task, a policy for another
+            one, or nobody who records
         """
+        check_request(int(request.episodes), int(request.seed), float(request.timeout_s))
         kind, trained = request.task_kind, self._world.policy_task
         task = registry.get('tasks', kind)()
         if trained and trained != kind:
@@ -370,6 +384,17 @@ class TaskNode(spin.SupervisedNode):
         return b'\x00', run.phase if run else 'waiting for a goal', numbers
 
 
+def pairs(names: Sequence[str], values: Sequence[float], what: str) -> list[tuple[str, float]]:
+    """
+    Put names and values of a message together.
+
+    :raises InvalidDataError: if there are more of the ones than of the others
+    """
+    if len(names) != len(values):
+        raise InvalidDataError(f'{what}: {len(names)} names, but {len(values)} values')
+    return list(zip(names, values, strict=True))
+
+
 class Newest:
     """A subscription that keeps the newest message as bytes, and reads it when asked."""
 
@@ -381,7 +406,7 @@ class Newest:
         profile: QoSProfile,
         read: Callable[[Any, int], None],
     ) -> None:
-        self._kind, self._read = kind, read
+        self._node, self._kind, self._read = node, kind, read
         self._data: bytes | None = None
         self._steady_ns = 0
         node.create_subscription(kind, topic, self._keep, profile, raw=True)
@@ -393,7 +418,10 @@ class Newest:
         """Hand on the newest message and when it came, if there is one that was not read."""
         data, self._data = self._data, None
         if data is not None:
-            self._read(deserialize_message(data, self._kind), self._steady_ns)
+            try:
+                self._read(deserialize_message(data, self._kind), self._steady_ns)
+            except InvalidDataError as error:  # is not ours: whoever sent it counts as silent
+                self._node.get_logger().warning(f'{error}', throttle_duration_sec=1.0)
 
 
 def main() -> None:

@@ -58,6 +58,27 @@ def test_wrong_options_are_argparse_errors(capsys):
     assert 'NAME:=VALUE' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ('words', 'message'),
+    [
+        (['--episodes', '0'], 'episodes is 0'),
+        (['--episodes', '-3'], 'episodes is -3'),
+        (['--timeout', '-5'], 'timeout is -5 s'),
+        (['--timeout', 'nan'], 'timeout is nan s'),
+        (['--seed', '-1'], 'seed is -1'),
+        (['--out', '/proc/nowhere'], '--out /proc/nowhere'),
+        (['--out', __file__], 'must be a folder to write to'),
+    ],
+)
+def test_demo_refuses_before_the_graph_starts(monkeypatch, tmp_path, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('chunkpilot_core.cli.demo.Supervisor', None)
+    assert cli.main(['demo', *words]) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count('\n') == 1
+
+
 def test_show_args_and_dry_run(capsys):
     assert cli.main(['up', 'demo', '--show-args']) == 0
     out = capsys.readouterr().out

@@ -3,7 +3,16 @@
 import json
 
 from chunkpilot_core import robot
-from chunkpilot_core.runs.episodes import Announce, Call, Finish, Run, RunConfig, Start
+from chunkpilot_core.errors import InvalidDataError
+from chunkpilot_core.runs.episodes import (
+    Announce,
+    Call,
+    check_request,
+    Finish,
+    Run,
+    RunConfig,
+    Start,
+)
 from chunkpilot_core.runs.summary import Tally, write_json
 from chunkpilot_core.runs.world import Heard, World
 from chunkpilot_core.types import (
@@ -38,6 +47,7 @@ class Graph:
         self.sessions = dict.fromkeys(('sim', 'guard', 'perception', 'policy', 'execution'), 7)
         self.log: list[str] = []
         self.started_ns: int | None = None
+        self.counts: dict[str, int] = {'ticks': 100, 'executed_rows': 20}
         self.run = Run(
             RunConfig(**options.pop('config', {})),
             PANDA,
@@ -93,6 +103,7 @@ class Graph:
         elif isinstance(effect, Start):
             self.log.append('START')
             self.started_ns = self.now_ns
+            self.world.count_stats(stats(effect.episode_id, **self.counts))
         elif isinstance(effect, Finish):
             self.log.append(effect.outcome.name)
             self.started_ns = None
@@ -156,6 +167,52 @@ def test_time_out_is_a_failure():
     (end,) = Graph(solve_after_s=99.0).finish()
     assert end.outcome is EpisodeOutcome.FAILURE
     assert 'within 3 s' in end.reason
+
+
+@pytest.mark.parametrize(
+    ('counts', 'reason'),
+    [
+        ({}, "whether the policy can't be executed"),
+        ({'policy_calls': 3}, 'answered none of 3 requests'),
+        ({'policy_calls': 3, 'chunks_rejected': 3}, 'execution refused 3 chunks'),
+    ],
+)
+@pytest.mark.parametrize(('timeout_s', 'within'), [(10.0, '4.0 s'), (3.0, '3.0 s')])
+def test_episode_in_which_nothing_was_executed_is_aborted_and_no_failure(
+    counts, reason, timeout_s, within
+):
+    graph = Graph(solve_after_s=99.0, timeout_s=timeout_s)
+    graph.counts = counts
+    (end,) = graph.finish()
+    assert end.outcome is EpisodeOutcome.ABORTED
+    assert end.reason.startswith(f'nothing was executed within {within}')
+    assert reason in end.reason
+
+
+def test_statistics_of_another_episode_say_nothing_of_this_one():
+    graph = Graph(episodes=2, solve_after_s=99.0, timeout_s=10.0)
+    graph.until(lambda: len(graph.run.finished) == 1)
+    assert graph.run.finished[0].outcome is EpisodeOutcome.FAILURE
+    graph.counts = {}
+    assert graph.finish()[1].outcome is EpisodeOutcome.ABORTED
+
+
+@pytest.mark.parametrize(
+    ('episodes', 'seed', 'timeout_s', 'words'),
+    [
+        (0, 1, 0.0, 'episodes is 0, must be at least 1'),
+        (2, 2**64 - 1, 0.0, 'seed is 18446744073709551615'),
+        (1, -1, 0.0, 'seed is -1'),
+        (1, 1, -5.0, 'timeout is -5 s'),
+        (1, 1, float('nan'), 'timeout is nan s'),
+        (1, 1, float('inf'), 'must be finite'),
+    ],
+)
+def test_request_that_can_not_be_served_is_refused_in_words(episodes, seed, timeout_s, words):
+    with pytest.raises(InvalidDataError) as caught:
+        check_request(episodes, seed, timeout_s)
+    assert words in str(caught.value)
+    check_request(1, 2**64 - 1, 0.0)
 
 
 def test_stopped_guard_is_reset_before_it_is_armed():

@@ -26,8 +26,10 @@ from chunkpilot.msg import (
 from chunkpilot.msg import Task as TaskMsg
 from chunkpilot.srv import GuardCommand, MoveTo, SimReset
 from chunkpilot_core import robot, types
+from chunkpilot_core.errors import InvalidDataError
 from chunkpilot_core.launching.isolation import own_domain
 from chunkpilot_nodes import convert, qos
+from chunkpilot_nodes.task_node import pairs
 import rclpy
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
@@ -307,6 +309,27 @@ def test_wrong_task_is_refused_with_the_reason(graph, kind, message):
     assert not result.success
     assert message in result.message
     assert graph.log == []
+
+
+@pytest.mark.parametrize(
+    ('goal', 'message'),
+    [
+        ({'episodes': 0}, 'episodes is 0'),
+        ({'timeout_s': -5.0}, 'timeout is -5 s'),
+        ({'timeout_s': float('nan')}, 'timeout is nan s'),
+        ({'episodes': 2, 'seed': 2**64 - 1}, 'seed is 18446744073709551615'),
+    ],
+)
+def test_numbers_that_are_not_allowed_are_refused_in_words(graph, goal, message):
+    result = graph.ask(graph.send(**goal).get_result_async).result
+    assert not result.success
+    assert message in result.message
+    assert graph.log == []
+
+
+def test_arrays_of_different_lengths_are_invalid_data():
+    with pytest.raises(InvalidDataError, match='joints: 2 names, but 1 values'):
+        pairs(['a', 'b'], [1.0], 'sim/scene: joints')
 
 
 def test_record_needs_a_recorder(graph):

@@ -6,9 +6,11 @@ import json
 import os
 from pathlib import Path
 import sys
+from tempfile import TemporaryFile
 import time
 from typing import Any, TextIO
 
+from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.launching import interpreter, isolation
 from chunkpilot_core.launching.interpreter import Process
 from chunkpilot_core.launching.supervisor import Supervisor
@@ -37,10 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> str | None:
     """Run the verb."""
     from chunkpilot_core.cli.up import assignments
+    from chunkpilot_core.runs.episodes import check_request
 
     started = time.monotonic()
     out: Path = args.out
-    out.mkdir(parents=True, exist_ok=True)
+    check_request(args.episodes, args.seed, args.timeout)
+    check_writable(out)
     for name in ('summary.json', 'run.json', 'episode.npz', 'episode.gif', 'episode.png'):
         (out / name).unlink(missing_ok=True)
     given = {'task': args.task, 'priority': priority(), **assignments(args.arguments)}
@@ -65,6 +69,21 @@ def main(args: argparse.Namespace) -> str | None:
     if restarts or code:
         return f'a node died: {restarts or "see above"}; see {out}/log'
     return None if summary['executed_rows'] else 'nothing was executed'
+
+
+def check_writable(out: Path) -> None:
+    """
+    Make the folder of the results, and try to write there: before the graph runs for minutes.
+
+    :raises ConfigError: if that can't be done, with the reason
+    """
+    try:
+        for folder in (out, out / 'log'):
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        raise ConfigError(f'--out {out}: must be a folder to write to: {error}') from error
 
 
 def client(args: argparse.Namespace, nodes: list[Process]) -> Process:

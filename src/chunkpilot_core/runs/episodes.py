@@ -8,9 +8,10 @@ effects, answers come back by :meth:`Run.answer`, and every wait has a time-out 
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+import math
 
 from chunkpilot_core.config import option
-from chunkpilot_core.errors import ChunkpilotError
+from chunkpilot_core.errors import ChunkpilotError, InvalidDataError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.runs.world import World
 from chunkpilot_core.types import ArmState, EpisodeOutcome, nanoseconds, seconds, Task
@@ -23,6 +24,10 @@ UNANSWERED = 3
 """Statistics in a row, one a second, with starved ticks and without a new chunk."""
 DOUBT_S = 20.0
 """[s] For so long a policy that did not answer is expected to announce itself anew."""
+STATS_S = 1.5
+"""[s] Statistics of the execution, which come once a second, are no older than this."""
+MAX_SEED = 2**64 - 1
+"""Seeds travel as uint64."""
 STALL_S = 0.3
 """[s] A pause between two ticks that means that this process did not get the CPU."""
 
@@ -52,6 +57,13 @@ class RunConfig:
     )
     hold_grace_s: float = option(
         1.0, 'a hold of the guard that lasts longer aborts', unit='s', min=0.0, max=60.0
+    )
+    first_command_s: float = option(
+        4.0,
+        'time after the start of an episode in which the first command must be executed',
+        unit='s',
+        min=2.0,
+        max=600.0,
     )
     silence_s: float = option(
         1.0,
@@ -114,6 +126,25 @@ Effect = Call | Announce | Start | Finish
 
 class NotPossibleError(ChunkpilotError):
     """Something that an episode needs did not come about; the message says what and why."""
+
+
+def check_request(episodes: int, seed: int, timeout_s: float) -> None:
+    """
+    Check what is asked of a run.
+
+    :param timeout_s: [s] per episode; 0 = the task's
+    :raises InvalidDataError: with what is wrong, and what is allowed
+    """
+    if episodes < 1:
+        raise InvalidDataError(f'episodes is {episodes}, must be at least 1')
+    if seed < 0 or seed + episodes - 1 > MAX_SEED:
+        raise InvalidDataError(
+            f'seed is {seed}: the seeds of {episodes} episodes, +1 each, must be 0 to 2**64 - 1'
+        )
+    if not (math.isfinite(timeout_s) and timeout_s >= 0.0):
+        raise InvalidDataError(
+            f"timeout is {timeout_s:g} s, must be finite and at least 0 (0: the task's)"
+        )
 
 
 class Run:
@@ -294,6 +325,7 @@ class Run:
     def _watch(self) -> Generator[None, None, tuple[EpisodeOutcome, str]]:
         sessions = self.world.sessions()
         held_ns: int | None = None
+        begun_ns = self._steady_ns
         while True:
             yield
             trouble = self._trouble(sessions)
@@ -301,7 +333,12 @@ class Run:
                 return EpisodeOutcome.ABORTED, trouble
             if self.world.success and self.world.scene_ns > self._started_ns:
                 return EpisodeOutcome.SUCCESS, 'the task is solved'
-            if self.elapsed_s > self.timeout_s:
+            over = self.elapsed_s > self.timeout_s
+            patience_s = STATS_S if over else self.config.first_command_s
+            watched_s = seconds(self._steady_ns - begun_ns)
+            if watched_s > patience_s and (idle := self._idle(watched_s)):
+                return EpisodeOutcome.ABORTED, idle
+            if over:
                 return EpisodeOutcome.FAILURE, f'not solved within {self.timeout_s:g} s'
             if self.world.state is not ArmState.HOLD:
                 held_ns = None
@@ -361,6 +398,21 @@ class Run:
             return self._guarded(f'is {world.state.name if world.state else "unknown"}')
         return ''
 
+    def _idle(self, watched_s: float) -> str:
+        """Return why nothing was executed in this episode, '' if something was."""
+        stats = self.world.stats_of(self.episode_id)
+        if stats is not None and (stats.ticks or stats.executed_rows):
+            return ''
+        why = "execution asks for no chunk; its log says whether the policy can't be executed"
+        if stats is not None and stats.chunks_rejected:
+            why = f'execution refused {stats.chunks_rejected} chunks; its log says why'
+        elif stats is not None and stats.policy_calls and not stats.chunks_accepted:
+            why = f'the policy answered none of {stats.policy_calls} requests'
+            self.world.doubt_policy(self._steady_ns)
+        elif stats is not None and stats.policy_calls:
+            why = f'none of {stats.chunks_accepted} chunks came to run'
+        return f'nothing was executed within {watched_s:.1f} s: {why}'
+
     def _dead(self) -> str:
         """Return who has been silent for too long, '' for nobody."""
         silent_s = max(self.world.silent_s(node, self._steady_ns) for node in STEADY_NODES)
@@ -391,8 +443,8 @@ class Run:
         return self.world.state is state
 
     def _silent_execution(self) -> bool:
-        # It sends its statistics once a second.
-        return self.world.silent_s('execution', self._steady_ns) > 1.5 + self.config.silence_s
+        silent_s = self.world.silent_s('execution', self._steady_ns)
+        return silent_s > STATS_S + self.config.silence_s
 
     def _causes(self) -> str:
         guard = self.world.guard

@@ -49,6 +49,11 @@ class World:
         elif stats.chunks_accepted != last.chunks_accepted:
             self.unanswered = 0
 
+    def stats_of(self, episode_id: str) -> ExecutionStats | None:
+        """Return the newest statistics of an episode, None where the newest are of another."""
+        stats = self._stats
+        return stats if stats is not None and stats.episode_id == episode_id else None
+
     def doubt_policy(self, steady_ns: int) -> None:
         """Take the policy for dead until it announces itself anew."""
         self.policy_ready, self.policy_state = False, 'does not answer'
