@@ -115,6 +115,23 @@ def test_progress_of_other_settings_is_not_taken(tmp_path) -> None:
     assert _settings().key() != _settings(latency_s=0.1).key()
 
 
+@pytest.mark.parametrize('garbage', ['garbage', '[]', '{"strategy": "fixed"}', '\x00'])
+def test_damaged_progress_is_said_and_what_is_before_it_kept(
+    loop, tmp_path, capsys, garbage: str
+) -> None:
+    partial, key = tmp_path / 'partial', _settings().key()
+    partial.write_text(f'{garbage}\n')
+    assert runner.Progress(partial, key).results == {}
+    assert 'partial: line 1 is damaged' in capsys.readouterr().err
+    result = loop.run(0, FIXED.build())
+    runner.Progress(partial, key).add('fixed', result)
+    with open(partial, 'a') as file:
+        file.write(f'{garbage}\n')
+    assert runner.Progress(partial, key).results == {('fixed', 0): result}
+    assert 'line 3 is damaged, 1 episodes before it are kept' in capsys.readouterr().err
+    assert len(partial.read_text().splitlines()) == 2
+
+
 def test_command_writes_the_same_file_twice(tmp_path, capsys) -> None:
     files = [tmp_path / 'one.json', tmp_path / 'two.json']
     for file in files:
@@ -142,7 +159,13 @@ def test_command_writes_the_same_file_twice(tmp_path, capsys) -> None:
         (['--strategies', 'fixed,fixed'], 'each once'),
         (['--policy', 'mlp_pick_and_plase'], 'mlp_pick_and_place'),
         (['--task', 'pick'], 'pick_and_place'),
-        (['--episodes', '0'], 'at least 1'),
+        (['--episodes', '0'], '--episodes 0: allowed 1 to'),
+        (['--workers', '0'], '--workers 0: allowed 1 to'),
+        (['--seed', '-1'], '--seed -1: allowed 0 to'),
+        (['--latency', 'nan'], '--latency nan: allowed 0.0 to'),
+        (['--jitter', '-0.1'], '--jitter -0.1: allowed 0.0 to'),
+        (['--json', '/tmp'], '--json /tmp: is a folder'),
+        (['--json', '/dev/null/x.json'], '--json /dev/null/x.json: can not be written'),
         (['--set', 'upcycling.ratoi=2'], 'ratio'),
         (['--set', 'guards.period_s=0.01'], 'guard'),
         (['--set', 'ratio=2'], 'PART.NAME=VALUE'),
@@ -154,7 +177,9 @@ def test_command_writes_the_same_file_twice(tmp_path, capsys) -> None:
 )
 def test_wrong_calls_say_what_is_allowed(words: list[str], message: str, capsys) -> None:
     assert main(['eval', '--workers', '1', *words]) == 1
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert 'Traceback' not in error
 
 
 def test_json_has_no_nan() -> None:

@@ -16,6 +16,9 @@ CHECKPOINT = config_dir() / 'policies' / 'mlp_pick_and_place'
         (['--policy', 'mlp_pick_and_plaice'], 'mlp_pick_and_pla'),
         (['--policy', str(CHECKPOINT), '--horizon', '99'], 'base horizon 99 is longer'),
         (['--policy', str(CHECKPOINT), '--horizon', '0'], 'horizon: 0 is below the minimum'),
+        (['--policy', str(CHECKPOINT), '--episodes', '0'], '--episodes 0: allowed 1 to'),
+        (['--policy', str(CHECKPOINT), '--episodes', '-3'], '--episodes -3: allowed 1 to'),
+        (['--policy', str(CHECKPOINT), '--latency', 'nan'], '--latency nan: allowed 0.0 to'),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(
@@ -28,6 +31,18 @@ def test_what_does_not_fit_is_refused_in_one_line(
     assert message in error
     assert error.count('\n') == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ('out', 'message'), [('/tmp', 'is a folder'), ('/dev/null/c.json', 'can not be written')]
+)
+def test_a_place_that_can_not_be_written_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], out: str, message: str
+) -> None:
+    pytest.importorskip('torch')
+    words = ['--policy', str(CHECKPOINT), '--out', out]
+    assert cli.main(['calibrate', 'upcycling', *words]) == 1
+    assert f'--out {out}: {message}' in capsys.readouterr().err
 
 
 @pytest.mark.slow

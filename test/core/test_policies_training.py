@@ -147,7 +147,11 @@ def test_demonstrations_depend_on_their_seed_and_are_kept(tmp_path: Path) -> Non
         (['--set', 'widht=3'], "Did you mean 'mlp.width'"),
         (['--set', 'width=wide'], "'wide' is of type str"),
         (['--set', 'width'], 'NAME=VALUE'),
-        (['--episodes', '1'], 'at least 2'),
+        (['--episodes', '1'], '--episodes 1: allowed 2 to'),
+        (['--seed', '-1'], '--seed -1: allowed 0 to'),
+        (['--out', '/tmp'], '--out /tmp: exists and is no checkpoint'),
+        (['--out', '/dev/null/x'], '--out /dev/null/x: can not be written'),
+        (['--out', '..'], "checkpoint name '..'"),
     ],
 )
 def test_the_command_refuses_what_it_does_not_know(tmp_path: Path, capsys, words, said) -> None:

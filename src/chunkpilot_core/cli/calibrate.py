@@ -8,9 +8,12 @@ horizon are enough, and one file serves every ratio.
 import argparse
 from pathlib import Path
 
+from chunkpilot_core.cli import _checks
+
 HELP = 'measure a policy for an execution strategy and write a calibration file'
 RATIOS = (1.25, 1.5, 1.75, 2.0, 3.0)
 MAX_POOL = 4096
+MAX_LATENCY_S = 59.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,9 @@ def main(args: argparse.Namespace) -> str | None:
     from chunkpilot_core.execution.upcycling import Upcycling
     from chunkpilot_core.policies.runtime import checkpoint
 
+    _checks.number('--episodes', args.episodes, 1, _checks.MAX_EPISODES)
+    _checks.number('--seed', args.seed, 0, _checks.MAX_SEED)
+    _checks.number('--latency', args.latency, 0.0, MAX_LATENCY_S)
     policy = checkpoint.load(checkpoint.find(args.policy))
     task = args.task or policy.spec.task_kind
     if not task:
@@ -42,6 +48,7 @@ def main(args: argparse.Namespace) -> str | None:
     options = {'horizon': args.horizon, 'ratio': 1.0, 'pool': MAX_POOL}
     strategy = Upcycling(build(Upcycling.Config, options))
     strategy.configure(policy.spec)  # before anything slow, to refuse what does not fit
+    _checks.destination('--out', args.out)
     loop = Loop(task, policy, LatencyModel(args.latency, 0.0, ''))
     try:
         seen = loop.calibrate(strategy, range(args.seed, args.seed + args.episodes))
@@ -49,7 +56,6 @@ def main(args: argparse.Namespace) -> str | None:
         loop.close()
     assert isinstance(seen, Upcycling)
     found = seen.calibration()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     calibration.save(found, args.out)
     print(
         f'{found.policy} version {found.policy_version}, h {found.base} of {found.horizon} rows: '

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from chunkpilot_core import config, registry
+from chunkpilot_core.cli import _checks
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 import yaml
 
 HELP = 'compare execution strategies in simulation, without ROS'
+MAX_WORKERS = 1024
+MAX_LATENCY_S = 59.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +63,16 @@ def main(args: argparse.Namespace) -> str | None:
     from chunkpilot_core.eval.table import table
     from rich.console import Console
 
+    _checks.number('--episodes', args.episodes, 1, _checks.MAX_EPISODES)
+    _checks.number('--seed', args.seed, 0, _checks.MAX_SEED)
+    _checks.number('--workers', args.workers, 1, MAX_WORKERS)
+    _checks.number('--latency', args.latency, 0.0, MAX_LATENCY_S)
+    _checks.number('--jitter', args.jitter, 0.0, MAX_LATENCY_S)
     settings = _settings(args)
+    if args.json:
+        _checks.destination('--json', args.json)
     partial = args.json.with_name(f'.{args.json.name}.partial') if args.json else None
-    results = runner.run(settings, max(args.workers, 1), partial)
+    results = runner.run(settings, args.workers, partial)
     rows = summary.summarise(results, settings.seed)
     title = f'{settings.task}, {Path(settings.policy).name}, latency {_latency(settings)}'
     Console().print(table(rows, title))

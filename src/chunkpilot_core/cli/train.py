@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkpilot_core import config, registry
+from chunkpilot_core.cli import _checks
 from chunkpilot_core.errors import ConfigError
 import yaml
 
@@ -42,11 +43,12 @@ def main(args: argparse.Namespace) -> str | None:
     """Demonstrate, train, write; killed on the way, the same command goes on."""
     from chunkpilot_core.policies.runtime import checkpoint, recipe
 
-    if args.episodes < 2 or args.seed < 0:
-        return f'--episodes {args.episodes}, --seed {args.seed}: need at least 2 and 0'
+    _checks.number('--episodes', args.episodes, 2, _checks.MAX_EPISODES)
+    _checks.number('--seed', args.seed, 0, _checks.MAX_SEED)
     plugin = registry.get('policies', args.policy)
     settings = config.build(plugin.Config, _assignments(args.set), f'{args.policy}.')
     registry.get('tasks', args.task)
+    _check_destination(args.out)
     episodes = _demonstrations(args)
     state_file = args.out.with_name(f'.{args.out.name}.training')
     with _bar('training', settings.training_steps) as bar:
@@ -71,6 +73,16 @@ def main(args: argparse.Namespace) -> str | None:
     state_file.unlink(missing_ok=True)
     print(f'{args.out}: ' + ', '.join(f'{name} {value:.5g}' for name, value in metrics.items()))
     return None
+
+
+def _check_destination(out: Path) -> None:
+    """Refuse before the work what :func:`checkpoint.save` would refuse after it."""
+    from chunkpilot_core.policies.runtime import checkpoint
+
+    checkpoint.check_name(out.name)
+    if out.exists() and not (out / checkpoint.MANIFEST).is_file():
+        raise ConfigError(f'--out {out}: exists and is no checkpoint, not replaced')
+    _checks.writable('--out', out)
 
 
 def _demonstrations(args: argparse.Namespace) -> Sequence[Any]:

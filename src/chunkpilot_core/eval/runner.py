@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
+import sys
 import time
 from typing import Any, IO
 
@@ -249,13 +250,28 @@ class Progress:
             self._file.flush()
 
     def _read(self, path: Path, key: str) -> None:
-        lines = path.read_text(encoding='utf-8').splitlines(keepends=True)
-        whole = [json.loads(line) for line in lines if line.endswith('\n')]
-        if not whole or whole[0].get('key') != key:
-            return  # other settings, or another program: begin anew
-        for line in whole[1:]:
-            values = {**line['result'], 'notes': tuple(line['result']['notes'])}
-            result = EpisodeResult(**values)
-            self.results[line['strategy'], result.seed] = result
-        if len(whole) < len(lines):  # killed while writing a line
-            path.write_text(''.join(lines[: len(whole)]), encoding='utf-8')
+        """Take the whole lines up to the first damaged one; the file is cut there."""
+        text = path.read_text(encoding='utf-8', errors='replace')
+        lines = text.splitlines(keepends=True)
+        good = 0
+        for line in lines:
+            if not line.endswith('\n'):  # killed while writing it
+                break
+            try:
+                entry = json.loads(line)
+                if good == 0 and entry['key'] != key:
+                    return  # other settings, or another program: begin anew
+                if good > 0:
+                    values = {**entry['result'], 'notes': tuple(entry['result']['notes'])}
+                    result = EpisodeResult(**values)
+                    self.results[entry['strategy'], result.seed] = result
+            except (ValueError, TypeError, KeyError):
+                tqdm.write(
+                    f'{path}: line {good + 1} is damaged, {len(self.results)} episodes before it '
+                    'are kept, the others run again',
+                    file=sys.stderr,
+                )
+                break
+            good += 1
+        if good < len(lines):
+            path.write_text(''.join(lines[:good]), encoding='utf-8')

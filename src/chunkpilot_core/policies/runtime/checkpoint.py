@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 from pathlib import Path
-import re
 import shutil
 from typing import Any
 
@@ -37,6 +36,7 @@ import torch
 FORMAT = 'chunkpilot.policy/1'
 MANIFEST = 'manifest.json'
 WEIGHTS = 'weights.safetensors'
+MAX_NAME = 100
 MAX_WEIGHTS_BYTES = 2**31  # a file named by mistake must not fill the memory
 
 
@@ -56,8 +56,10 @@ def save(
     :param trained: how it was made: command, seeds, hash of the data, ...
     :param metrics: what was measured
     :returns: the spec with the manifest's hash
-    :raises CheckpointError: the folder can't be written, or holds something that is no checkpoint
+    :raises CheckpointError: the folder can't be written, or holds something that is no checkpoint,
+        or the spec's name is no file name
     """
+    check_name(policy.spec.name)
     weights = save_tensors(
         {name: value.contiguous() for name, value in policy.net.state_dict().items()}
     )
@@ -234,6 +236,16 @@ def _check_spec(data: Mapping[str, Any]) -> None:
             raise CheckpointError(f'{MANIFEST}: spec: {name} {data[name]!r}: must be {allowed}')
 
 
+def check_name(name: str) -> None:
+    """
+    Refuse a name that a checkpoint may not have.
+
+    :raises CheckpointError: says what is allowed
+    """
+    if not _is_plain_name(name):
+        raise CheckpointError(f'checkpoint name {name!r}: must be {_PLAIN_NAME}')
+
+
 def _is_int(value: Any, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
 
@@ -243,18 +255,24 @@ def _is_number(value: Any, low: float, high: float) -> bool:
 
 
 def _is_plain_name(value: Any) -> bool:
-    """Say whether it can name a file or a topic, in one place only."""
-    return isinstance(value, str) and re.fullmatch(r'\w[\w.-]{0,99}', value, re.ASCII) is not None
+    """Say whether it can name a file, in one folder only."""
+    return (
+        isinstance(value, str)
+        and 1 <= len(value) <= MAX_NAME
+        and value.isprintable()
+        and '/' not in value
+        and value not in ('.', '..')
+    )
 
 
 def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) and name for name in value)
 
 
-_PLAIN_NAME = "1 to 100 letters, digits, '_', '-' and '.', beginning with a letter or digit"
+_PLAIN_NAME = f"the name of a file without '/', 1 to {MAX_NAME} characters, not '.' or '..'"
 _OPTIONAL = ('task_kind', 'starts_at')
 _ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    'policy': ("the name of a plug-in: letters, digits, '_' and '-'", _is_plain_name),
+    'policy': ('the name of a plug-in', _is_plain_name),
     'name': (_PLAIN_NAME, _is_plain_name),
     'version': (
         'a whole number of 1 to 9223372036854775807',  # int64 of the messages
