@@ -129,7 +129,7 @@ def test_damaged_weights(saved: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    'content', [b'', b'{"format": ', b'[]', b'\xff\xfe', b'{"format": "x/9"}']
+    'content', [b'', b'{"format": ', b'[]', b'\xff\xfe', b'{"format": "x/9"}', b'[' * 10**5]
 )
 def test_damaged_manifest(saved: Path, content: bytes) -> None:
     (saved / 'manifest.json').write_bytes(content)
@@ -189,6 +189,10 @@ def test_weights_other_than_asked_for(saved: Path) -> None:
         (('normalizer', 'action_std'), [1.0, 1.0, 1.0, 2.0], 'normalizer'),
         (('normalizer_sha256',), 'x', 'normalizer'),
         (('weights_sha256',), 5, 'the manifest says 5'),
+        (('weights_sha256',), '', 'the manifest says'),
+        (('weights_sha256',), None, 'the manifest says None'),
+        (('spec', 'space'), None, 'space None: must be an object'),
+        *(((key,), [1], f'{key} [1]: must be') for key in ('spec', 'config', 'normalizer')),
     ],
 )
 def test_a_manifest_that_does_not_fit(

@@ -92,6 +92,9 @@ def load(path: str | Path, *, sha256: str = '') -> NetPolicy:
     raw = _read(folder / MANIFEST)
     manifest = _parse(folder, raw)
     try:
+        for key in ('spec', 'config', 'normalizer'):
+            if not isinstance(manifest[key], dict):
+                raise CheckpointError(f'{MANIFEST}: {key} {manifest[key]!r}: must be an object')
         weights = _verified_weights(folder, manifest, sha256)
         policy = _build(manifest, hashlib.sha256(raw).hexdigest())
         _restore(policy, weights)
@@ -148,7 +151,7 @@ def _read(file: Path) -> bytes:
 def _parse(folder: Path, raw: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f'{folder / MANIFEST}: damaged: {error}') from error
     found = manifest.get('format') if isinstance(manifest, dict) else None
     if found != FORMAT:
@@ -161,8 +164,9 @@ def _verified_weights(
 ) -> dict[str, torch.Tensor]:
     raw = _read(folder / WEIGHTS)
     found = hashlib.sha256(raw).hexdigest()
-    for source, wanted in (('the manifest', manifest['weights_sha256']), ('the caller', sha256)):
-        if wanted and found != wanted:
+    stated = manifest['weights_sha256']
+    for source, wanted in (('the manifest', stated), ('the caller', sha256 or found)):
+        if found != wanted:
             raise CheckpointError(
                 f'{WEIGHTS} ({len(raw)} bytes) has sha256 {found}, {source} says {wanted}'
             )
@@ -272,6 +276,7 @@ def _is_names(value: Any) -> bool:
 _PLAIN_NAME = f"the name of a file without '/', 1 to {MAX_NAME} characters, not '.' or '..'"
 _OPTIONAL = ('task_kind', 'starts_at')
 _ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    'space': ('an object', lambda value: isinstance(value, dict)),
     'policy': ('the name of a plug-in', _is_plain_name),
     'name': (_PLAIN_NAME, _is_plain_name),
     'version': (
