@@ -181,6 +181,11 @@ def _build(manifest: dict[str, Any], manifest_sha256: str) -> NetPolicy:
     cls = registry.get('policies', spec.policy)
     if not issubclass(cls, NetPolicy):
         raise CheckpointError(f'policy {spec.policy!r} has no weights to load')
+    if spec.cameras and cls.act is NetPolicy.act:  # only an own act() can look at images
+        raise CheckpointError(
+            f'{MANIFEST}: spec: cameras {list(spec.cameras)}: must be [], {spec.policy!r} reads '
+            'no images'
+        )
     normalizer = Normalizer(
         **{key: tuple(map(float, value)) for key, value in manifest['normalizer'].items()}
     )
@@ -289,7 +294,7 @@ _ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     'dt_s': ('a number of 0.0001 to 10', lambda value: _is_number(value, 1e-4, 10.0)),
     'input_names': ('a list of names', _is_names),
-    'cameras': ('[]: networks read no images', lambda value: value == []),
+    'cameras': ('a list of names', _is_names),
     'task_kind': (
         "'' or the name of a task",
         lambda value: value == '' or _is_plain_name(value),
