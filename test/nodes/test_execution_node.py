@@ -212,7 +212,7 @@ def test_an_episode_from_start_to_end(peer: Peer) -> None:
     stamps_s = np.array([command.stamp_ns for command in commands]) / 1e9
     path = np.array([values_of(command)[1] for command in commands])
     assert np.all(np.diff(path) >= -1e-9)
-    # A row that begins from rest, or from braking after a late answer, needs up to 4/3 of its pace.
+    # A row that begins from rest, or from braking after a late answer, needs 4/3 of its pace.
     excess = np.diff(path) - 4 / 3 * 0.025 * np.diff(stamps_s)
     assert excess.max() <= 5e-6, (excess.max(), excess.argmax())
     assert np.median(np.diff(path) / np.diff(stamps_s)) == pytest.approx(0.025, rel=0.02)
