@@ -195,7 +195,8 @@ def values_of(command: types.Command) -> np.ndarray:
 
 
 def test_an_episode_from_start_to_end(peer: Peer) -> None:
-    peer.start_ready('strategy:=fixed', 'fixed.horizon:=8')
+    # The policy is this process, which a busy machine delays: ask it early enough.
+    peer.start_ready('strategy:=fixed', 'fixed.horizon:=8', 'margin:=10.0')
     assert not peer.requests  # armed, and a policy serves, but no episode runs
     peer.episode(EpisodeEvent.START)
     peer.wait(lambda: len(peer.commands) > 150)
@@ -212,14 +213,12 @@ def test_an_episode_from_start_to_end(peer: Peer) -> None:
     stamps_s = np.array([command.stamp_ns for command in commands]) / 1e9
     path = np.array([values_of(command)[1] for command in commands])
     assert np.all(np.diff(path) >= -1e-9)
-    # A row that begins from rest, or from braking after a late answer, needs 4/3 of its pace.
-    excess = np.diff(path) - 4 / 3 * 0.025 * np.diff(stamps_s)
-    assert excess.max() <= 5e-6, (excess.max(), excess.argmax())
-    assert np.median(np.diff(path) / np.diff(stamps_s)) == pytest.approx(0.025, rel=0.02)
+    from_rest = stamps_s[1:] < stamps_s[0] + 0.1  # the first row needs up to 4/3 of its pace
+    fastest = 0.025 * np.where(from_rest, 4 / 3, 1.0)
+    assert np.all(np.diff(path) <= fastest * np.diff(stamps_s) + 1e-6)
     assert path[-1] > START[1] + 0.02
     assert {command.arm_epoch for command in commands} == {41}
-    # The policy is this process: where it answered late, the arm braked for a tick or two.
-    assert sum(command.starved for command in commands) <= 5
+    assert not any(command.starved for command in commands)
     received = np.array([at - command.tick_steady_ns for at, command in peer.commands])
     assert received.min() > 0  # stamped with this machine's steady clock
     assert np.median(np.diff(stamps_s)) == pytest.approx(0.01, abs=0.002)
@@ -232,7 +231,7 @@ def test_an_episode_from_start_to_end(peer: Peer) -> None:
     last, silent = peer.stats[-1], len(peer.commands)
     assert (last.episode_id, last.strategy, last.base_horizon) == ('e1', 'fixed', 8)
     assert last.policy_calls == len(peer.requests)
-    assert last.starved_ticks <= 5
+    assert last.starved_ticks == 0
     # everything accepted by the end is accounted for
     total = last.executed_rows + last.discarded_rows + last.late_rows
     assert total == 16 * last.chunks_accepted
