@@ -948,21 +948,6 @@ def policy_version_to_msg(value: types.PolicyVersion, stamp_ns: int) -> PolicyVe
     return msg
 
 
-def policy_version_from_msg(msg: PolicyVersion) -> types.PolicyVersion:
-    """Translate the announcement of a version."""
-    return types.PolicyVersion(
-        msg.policy,
-        int(msg.version),
-        int(msg.parent),
-        msg.path,
-        msg.sha256,
-        msg.normalizer_sha256,
-        bool(msg.accepted),
-        msg.reason,
-        _numbers(msg.metric_names, msg.metric_values),
-    )
-
-
 def learner_status_to_msg(value: types.LearnerStatus, stamp_ns: int) -> LearnerStatus:
     """Translate what the learner is doing."""
     msg = LearnerStatus(

@@ -3,9 +3,8 @@ One supervised loop for every node: nothing dies silently, signals end it cleanl
 
 A node derives from :class:`SupervisedNode`, declares its parameters in ``__init__`` and is run by
 :func:`main`, which adds the process parameters (executor, nice, realtime_priority), refuses
-    misspelt ones, publishes ``/diagnostics`` and
-survives exceptions in callbacks (log, count, ``on_fault``, go on; too many in a short time: exit
-1, so that a launcher can respawn it).
+misspelt ones, publishes ``/diagnostics`` and survives exceptions in callbacks (log, count,
+``on_fault``, go on; too many in a short time: exit 1, so that a launcher can respawn it).
 """
 
 from collections import deque
