@@ -45,6 +45,11 @@ class Policy(ABC):
     def reset(self, seed: int) -> None:  # noqa: B027 - optional by design
         """Forget the episode and start its random numbers from ``seed``."""
 
+    def start_ns(self, observation: Observation, request: ChunkRequest) -> int:
+        """Return when row 0 of the answer to a request is due [ns]."""
+        at_request = self.spec.starts_at == 'request' or request.state_at_start
+        return request.start_ns if at_request else observation.stamp_ns
+
     def chunk(
         self,
         observation: Observation,
@@ -61,7 +66,6 @@ class Policy(ABC):
         """
         self._answers += 1
         spec = self.spec
-        at_request = spec.starts_at == 'request'
         part = ChunkPart(
             0, len(rows), observation.id, observation.stamp_ns, executable_rows=len(rows)
         )
@@ -73,7 +77,7 @@ class Policy(ABC):
             observation_id=observation.id,
             observation_stamp_ns=observation.stamp_ns,
             observation_oldest_ns=observation.oldest_ns,
-            start_ns=request.start_ns if at_request else observation.stamp_ns,
+            start_ns=self.start_ns(observation, request),
             dt_s=spec.dt_s,
             actions=rows,
             space_hash=spec.space.hash,

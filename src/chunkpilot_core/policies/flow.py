@@ -5,14 +5,15 @@ Lipman et al. 2023 (arXiv 2210.02747), as an action head as in pi0 (Black et al.
 2410.24164): the network is trained on the straight path x_t = (1 - t) noise + t chunk to predict
 its velocity chunk - noise, and sampling integrates it with a few Euler steps. Differs from pi0: a
 perceptron in place of a transformer, and ``temperature`` scales the noise that sampling starts
-from (1 = the learned distribution, 0 = its centre).
+from (1 = the learned distribution, 0 = its centre). Guidance completes a chunk whose first rows
+are given, as in real-time chunking (Black et al. 2025, arXiv 2506.07339).
 """
 
 from dataclasses import dataclass
 
 from chunkpilot_core.config import option
 from chunkpilot_core.policies.nets.residual_mlp import ResidualMlp, time_features
-from chunkpilot_core.policies.runtime.net_policy import Batch, masked_mean, NetPolicy
+from chunkpilot_core.policies.runtime.net_policy import Batch, Guide, masked_mean, NetPolicy
 import torch
 from torch import nn, Tensor
 
@@ -29,6 +30,9 @@ class FlowPolicy(NetPolicy):
         width: int = option(256, 'Neurons of a hidden layer.', min=8, max=4096)
         depth: int = option(4, 'Hidden layers.', min=1, max=32)
         flow_steps: int = option(10, 'Euler steps of one sample.', min=1, max=1000)
+        guided_steps: int = option(
+            5, 'Euler steps of a sample that continues given rows.', min=1, max=1000
+        )
         temperature: float = option(
             1.0, 'Scale of the noise of the decision; samples always get 1.', min=0.0, max=2.0
         )
@@ -41,7 +45,7 @@ class FlowPolicy(NetPolicy):
         )
 
     config: Config
-    capabilities = ('samples',)
+    capabilities = ('samples', 'guidance', 'future_state')
 
     def build(self) -> nn.Module:
         """Return the velocity field: of the noisy chunk, the inputs and the flow time."""
@@ -62,13 +66,39 @@ class FlowPolicy(NetPolicy):
 
     def sample(self, encoded: Tensor, count: int, random: torch.Generator) -> Tensor:
         """Integrate the field from noise; the first chunk starts from noise of ``temperature``."""
-        chunks = torch.randn((count, self.spec.horizon, self.spec.space.size), generator=random)
-        chunks[0] *= self.config.temperature
+        chunks = self._noise(count, random)
         inputs = encoded.expand(count, -1)
         steps = self.config.flow_steps
         for step in range(steps):
             time = torch.full((count,), step / steps)
             chunks = chunks + self._velocity(chunks, inputs, time) / steps
+        return chunks
+
+    def guided(self, encoded: Tensor, count: int, random: torch.Generator, guide: Guide) -> Tensor:
+        """
+        Integrate the field pulled to given rows, arXiv 2506.07339 equations 2 to 4.
+
+        ``jacobian`` carries the error of the estimated end of the path back through the network,
+        ``identity`` adds it as it is.
+        """
+        chunks = self._noise(count, random)
+        inputs = encoded.expand(count, -1)
+        steps = self.config.guided_steps
+        for step in range(steps):
+            time = step / steps
+            at = chunks.detach().requires_grad_(guide.jacobian)
+            with torch.set_grad_enabled(guide.jacobian):
+                velocity = self._velocity(at, inputs, torch.full((count,), time))
+                end = at + (1.0 - time) * velocity
+            pull = (guide.rows - end.detach()) * guide.weights
+            if guide.jacobian:
+                (pull,) = torch.autograd.grad(end, at, pull)
+            chunks = chunks + (velocity.detach() + guide.gain(time) * pull) / steps
+        return chunks
+
+    def _noise(self, count: int, random: torch.Generator) -> Tensor:
+        chunks = torch.randn((count, self.spec.horizon, self.spec.space.size), generator=random)
+        chunks[0] *= self.config.temperature
         return chunks
 
     def _velocity(self, chunks: Tensor, encoded: Tensor, time: Tensor) -> Tensor:

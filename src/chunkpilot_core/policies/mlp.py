@@ -34,6 +34,7 @@ class MlpPolicy(NetPolicy):
         )
 
     config: Config
+    capabilities = ('future_state',)
 
     def build(self) -> nn.Module:
         """Return the perceptron."""

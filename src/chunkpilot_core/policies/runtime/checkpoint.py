@@ -1,5 +1,5 @@
 """
-Checkpoints: a folder with ``manifest.json`` and ``weights.safetensors``, nothing else is trusted.
+Checkpoints: a folder with ``manifest.json`` and ``weights.safetensors``, nothing else is read.
 
 The manifest says what the policy is, what its rows mean and how it was made; hashes tie it to the
 weights and the normaliser. Nothing is unpickled. A checkpoint is written beside its place and
@@ -17,16 +17,12 @@ from typing import Any
 
 from chunkpilot_core import config, registry, robot, spaces
 from chunkpilot_core.errors import CheckpointError, ChunkpilotError, UnknownNameError
+from chunkpilot_core.files import sync
 from chunkpilot_core.policies.runtime.inputs import Normalizer
 from chunkpilot_core.policies.runtime.net_policy import NetPolicy
 from chunkpilot_core.types import (
-    ActionGroup,
-    ActionSpace,
-    Kind,
     MAX_HORIZON,
     PolicySpec,
-    Reference,
-    Rotation,
 )
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -47,6 +43,7 @@ def save(
     parent: int = 0,
     trained: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> PolicySpec:
     """
     Write a checkpoint; its version and name are the spec's.
@@ -55,6 +52,7 @@ def save(
     :param parent: version that it was trained from, 0 = from scratch
     :param trained: how it was made: command, seeds, hash of the data, ...
     :param metrics: what was measured
+    :param beside: files for people by name, e.g. a report; nothing reads them
     :returns: the spec with the manifest's hash
     :raises CheckpointError: the folder can't be written, or holds something that is no checkpoint,
         or the spec's name is no file name
@@ -75,7 +73,7 @@ def save(
         'metrics': dict(metrics or {}),
     }
     text = (json.dumps(manifest, indent=1) + '\n').encode()
-    _write_folder(Path(path), {MANIFEST: text, WEIGHTS: weights})
+    _write_folder(Path(path), {**(beside or {}), MANIFEST: text, WEIGHTS: weights})
     return replace(policy.spec, manifest_sha256=hashlib.sha256(text).hexdigest())
 
 
@@ -229,7 +227,7 @@ def _spec_from_json(data: Mapping[str, Any]) -> PolicySpec:
     return PolicySpec(
         **{
             **data,
-            'space': _space_from_json(data['space']),
+            'space': spaces.from_json(data['space']),
             'input_names': tuple(data['input_names']),
             'cameras': tuple(data['cameras']),
         }
@@ -310,32 +308,6 @@ _ENTRIES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _space_from_json(data: Mapping[str, Any]) -> ActionSpace:
-    groups = tuple(
-        ActionGroup(
-            **{
-                **group,
-                'kind': Kind(group['kind']),
-                'reference': Reference(group['reference']),
-                'rotation': Rotation(group['rotation']),
-                'names': tuple(group['names']),
-                'scale': tuple(group['scale']),
-                'offset': tuple(group['offset']),
-            }
-        )
-        for group in data['groups']
-    )
-    bounds: dict[str, Any] = {
-        name: tuple(value) for name, value in data.items() if name not in ('groups', 'hash')
-    }
-    space = spaces.make(ActionSpace(groups, **bounds))
-    if space.hash != data['hash']:
-        raise CheckpointError(
-            f'action space has hash {space.hash}, the manifest says {data["hash"]}'
-        )
-    return space
-
-
 def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     if folder.exists() and not (folder / MANIFEST).is_file():
         raise CheckpointError(f'{folder}: exists and is no checkpoint, not replaced')
@@ -352,9 +324,7 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         if folder.exists():
             folder.rename(old)
         beside.rename(folder)
-        descriptor = os.open(folder.parent, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        sync(folder.parent)
     except OSError as error:
         raise CheckpointError(f'{folder}: can not be written: {error}') from error
     finally:

@@ -53,7 +53,10 @@ class DemonstrationConfig:
         0.3, 'chance that an episode begins with a push', min=0.0, max=1.0
     )
     rows_after_success: int = option(13, 'rows of staying at the goal', min=0, max=250)
-    max_rows: int = option(250, 'longer episodes have failed', min=1, max=10000)
+    pace: float = option(
+        1.0, 'speed of the expert, as a share of its top speed', min=0.05, max=1.0
+    )
+    max_rows: int = option(250, 'longer episodes at full pace have failed', min=1, max=10000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Collector:
         self._world.perception = Perception(robot, {camera.name: camera})
         self._driver = RowDriver(self._world)
         self._expert = self._world.definition.expert(robot)
+        self._expert.pace = self.config.pace
 
     def episode(self, seed: int) -> Episode:
         """
@@ -110,13 +114,14 @@ class Collector:
         """
         random = np.random.default_rng((seed, 1))
         self._begin(seed, random)
-        disturbance = _Disturbance(self.config, random)
+        disturbance = Disturbance(self.config, random)
         inputs: list[F32] = []
         rows: list[F32] = []
         disturbed: list[bool] = []
         solved_rows = 0
         done = self._hold
-        while len(rows) < self.config.max_rows and solved_rows <= self.config.rows_after_success:
+        longest = round(self.config.max_rows / self.config.pace)
+        while len(rows) < longest and solved_rows <= self.config.rows_after_success:
             commanded = self._driver.commanded
             names, values = _all_inputs(self._world.observe())
             row = self._expert(self._world.scene(), commanded, done)
@@ -125,7 +130,8 @@ class Collector:
             rows.append(row)
             disturbed.append(done is not row)
             self._driver.run(done)
-            solved_rows = solved_rows + 1 if self._world.success() else 0
+            solved = self._world.success() or (solved_rows and not self._world.definition.lasting)
+            solved_rows = solved_rows + 1 if solved else 0
         return Episode(
             seed,
             solved_rows > self.config.rows_after_success,
@@ -184,6 +190,7 @@ class _SensedWorld(World):
     def step(self, targets: F64 | None = None) -> None:
         """Advance by one control period and sense."""
         super().step(targets)
+        self.perception.on_task(self.task)  # its goal may have moved
         self.perception.on_joint_state(self.joint_state())
         if self.time_ns >= self._next_image_ns:
             self._next_image_ns += nanoseconds(self._sensing.image_period_s)
@@ -204,7 +211,7 @@ class _SensedWorld(World):
         return self._observation
 
 
-class _Disturbance:
+class Disturbance:
     """Pushes the tool aside for a few rows, or moves the gripper the other way."""
 
     def __init__(self, config: DemonstrationConfig, random: np.random.Generator) -> None:

@@ -1,6 +1,6 @@
 """From an observation to what a network reads, and the scaling of its actions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 import hashlib
 import json
@@ -72,14 +72,53 @@ def fit(names: Sequence[str], inputs: F32, actions: F32) -> Normalizer:
     :param inputs: shape (N, I)
     :param actions: shape (N, A)
     """
-    encoded = inputs.astype(np.float64) @ encoding(names)
-    # The floor keeps inputs that hardly vary in training (1 mm, 1 mm/s) from being blown up later.
-    return Normalizer(
-        tuple(encoded.mean(0).tolist()),
-        tuple(np.maximum(encoded.std(0), 1e-3).tolist()),
-        tuple(actions.mean(0, dtype=np.float64).tolist()),
-        tuple(np.maximum(actions.std(0, dtype=np.float64), 1e-3).tolist()),
-    )
+    return fit_blocks(names, [(inputs, actions)])
+
+
+def fit_blocks(names: Sequence[str], blocks: Iterable[tuple[F32, F32]]) -> Normalizer:
+    """
+    Return the normaliser of training data that comes in pieces, see :func:`fit`.
+
+    :raises InvalidDataError: no inputs or no actions at all
+    """
+    matrix = encoding(names)
+    encoded, rows = _Moments(), _Moments()
+    for inputs, actions in blocks:
+        encoded.add(inputs.astype(np.float64) @ matrix)
+        rows.add(actions.astype(np.float64))
+    return Normalizer(*encoded.mean_and_deviation(), *rows.mean_and_deviation())
+
+
+class _Moments:
+    """Mean and deviation of columns, block by block (Chan et al. 1979, pairwise update)."""
+
+    def __init__(self) -> None:
+        self._count, self._mean, self._squares = 0, np.zeros(0), np.zeros(0)
+
+    def add(self, values: F64) -> None:
+        """Take in values (n, C)."""
+        count = len(values)
+        if not count:
+            return
+        mean = values.mean(0)
+        squares = ((values - mean) ** 2).sum(0)
+        if self._count:
+            total = self._count + count
+            away = mean - self._mean
+            mean = self._mean + away * (count / total)
+            squares = self._squares + squares + away**2 * (self._count * count / total)
+        self._count, self._mean, self._squares = self._count + count, mean, squares
+
+    def mean_and_deviation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """
+        Return both, shape (C,) each.
+
+        The floor keeps what hardly varies in training (1 mm, 1 mm/s) from being blown up later.
+        """
+        if not self._count:
+            raise InvalidDataError('no data to fit a normaliser to')
+        deviation = np.maximum(np.sqrt(self._squares / self._count), 1e-3)
+        return tuple(self._mean.tolist()), tuple(deviation.tolist())
 
 
 def identity(inputs: int, actions: int) -> Normalizer:

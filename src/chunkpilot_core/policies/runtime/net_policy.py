@@ -4,9 +4,9 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chunkpilot_core.errors import InvalidDataError
+from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 from chunkpilot_core.policies.base import Policy
-from chunkpilot_core.policies.runtime import inputs
+from chunkpilot_core.policies.runtime import inputs, prefix
 from chunkpilot_core.policies.runtime.inputs import Normalizer
 from chunkpilot_core.types import ActionChunk, ChunkRequest, F32, Observation, PolicySpec
 import numpy as np
@@ -24,6 +24,32 @@ class Batch:
     inputs: Tensor
     actions: Tensor
     valid: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """
+    Rows that a chunk is to continue.
+
+    ``rows`` (H, A) normalised, ``weights`` (H, 1) how strongly each is held on to, 0 to 1;
+    ``limit`` the largest gain; ``jacobian`` whether the pull goes through the network's
+    derivative.
+    """
+
+    rows: Tensor
+    weights: Tensor
+    limit: float
+    jacobian: bool
+
+    def gain(self, time: float) -> float:
+        """Return how strongly to pull at a flow time from 0 to below 1, 2506.07339 equation 2."""
+        if time <= 0.0:
+            return self.limit
+        rest = 1.0 - time
+        return min(rest / time * (time**2 + rest**2) / rest**2, self.limit)
+
+
+GUIDANCE = ('jacobian', 'identity')
 
 
 class NetPolicy(Policy):
@@ -44,7 +70,7 @@ class NetPolicy(Policy):
         :raises InvalidDataError: a normaliser of the wrong size
         """
         self.config = config
-        self.spec = replace(spec, capabilities=self.capabilities)
+        self.spec = replace(spec, capabilities=self._offered(spec))
         self._encoding = torch.from_numpy(inputs.encoding(spec.input_names)).float()
         self.encoded_size = self._encoding.shape[1]
         self.normalizer = normalizer or inputs.identity(self.encoded_size, spec.space.size)
@@ -66,6 +92,11 @@ class NetPolicy(Policy):
         self.net.eval()
 
     capabilities: tuple[str, ...] = ()
+
+    def _offered(self, spec: PolicySpec) -> tuple[str, ...]:
+        """Return what a policy with these inputs can do of what its class can."""
+        foreseeable = prefix.foreseeable(spec.space, spec.input_names)
+        return tuple(name for name in self.capabilities if name != 'future_state' or foreseeable)
 
     @abstractmethod
     def build(self) -> nn.Module:
@@ -98,16 +129,60 @@ class NetPolicy(Policy):
         mean, std = self._action_scale
         return actions * std + mean
 
+    def guided(self, encoded: Tensor, count: int, random: torch.Generator, guide: Guide) -> Tensor:
+        """
+        Return what :meth:`sample` does, pulled to the rows of a guide.
+
+        :raises InvalidDataError: the policy does not offer 'guidance'
+        """
+        raise InvalidDataError(
+            f'policy {self.spec.policy} {self.spec.name}: asked for guidance, which it does not '
+            'offer'
+        )
+
     def act(self, observation: Observation, request: ChunkRequest) -> ActionChunk:
         """Answer with one chunk; see :meth:`Policy.act`."""
-        values = observation.vector(self.spec.input_names)
-        inputs.check_known(self.spec.input_names, values)
-        wanted = request.n_samples if 'samples' in self.capabilities else 1
-        with torch.inference_mode():
+        prefix.check(self.spec.space, request)
+        names = self.spec.input_names
+        values = observation.vector(names)
+        inputs.check_known(names, values)
+        if request.state_at_start:
+            self._check_foresight()
+            stamp_ns = observation.stamp_ns
+            values = prefix.at_start(self.spec.space, names, values, request, stamp_ns)
+        count = max(request.n_samples if 'samples' in self.capabilities else 1, 1)
+        guide = self._guide(observation, request)
+        # A guide may need derivatives, which tensors of the inference mode never have.
+        with torch.inference_mode() if guide is None else torch.no_grad():
             encoded = self.encode_inputs(torch.from_numpy(values)[None])
-            rows = self.unscale_actions(self.sample(encoded, max(wanted, 1), self._random))
+            if guide is None:
+                normalised = self.sample(encoded, count, self._random)
+            else:
+                normalised = self.guided(encoded, count, self._random, guide)
+            rows = self.unscale_actions(normalised)
         chunks = self._clip(rows.numpy())
-        return self.chunk(observation, request, chunks[0], chunks if wanted > 1 else None)
+        return self.chunk(observation, request, chunks[0], chunks if count > 1 else None)
+
+    def _guide(self, observation: Observation, request: ChunkRequest) -> Guide | None:
+        if not request.guidance:
+            return None
+        if request.guidance not in GUIDANCE:
+            raise UnknownNameError('guidance', request.guidance, GUIDANCE)
+        start_ns = self.start_ns(observation, request)
+        rows, weights = prefix.guidance(self.spec, request, start_ns)
+        return Guide(
+            self.scale_actions(torch.from_numpy(rows)),
+            torch.from_numpy(weights)[:, None],
+            request.guidance_limit,
+            request.guidance == 'jacobian',
+        )
+
+    def _check_foresight(self) -> None:
+        if 'future_state' not in self.spec.capabilities:
+            raise InvalidDataError(
+                f'policy {self.spec.policy} {self.spec.name}: asked to start from a future state, '
+                f'which its inputs do not allow: {", ".join(self.spec.input_names)}'
+            )
 
     def reset(self, seed: int) -> None:
         """Start the sampler's random numbers from ``seed``."""

@@ -2,7 +2,7 @@
 Rules for serving a policy: which observation may answer a request, how a new policy is tried.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from chunkpilot_core.errors import CheckpointError, ChunkpilotError
@@ -45,17 +45,23 @@ def refusal(
     return None
 
 
-def answer(policy: Policy, observation: Observation, request: ChunkRequest) -> list[ActionChunk]:
+def stream(
+    policy: Policy, observation: Observation, request: ChunkRequest
+) -> Iterator[ActionChunk]:
     """
-    Return a policy's chunk, or its parts, each checked.
+    Yield a policy's chunk, or its parts as they become known, each checked.
 
     :raises InvalidDataError: the policy can't answer, or not with finite rows
     """
     result = policy.act(observation, request)
-    chunks = [result] if isinstance(result, ActionChunk) else list(result)
-    for chunk in chunks:
+    for chunk in (result,) if isinstance(result, ActionChunk) else result:
         chunk.validate(policy.spec.space)
-    return chunks
+        yield chunk
+
+
+def answer(policy: Policy, observation: Observation, request: ChunkRequest) -> list[ActionChunk]:
+    """Return the same when all of it is known."""
+    return list(stream(policy, observation, request))
 
 
 def example(spec: PolicySpec) -> tuple[Observation, ChunkRequest]:

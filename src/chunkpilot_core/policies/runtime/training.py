@@ -1,87 +1,58 @@
 """
-Training of a policy on chunks of demonstrations: explicit seeds, resumable, one thread.
+Training of a policy on chunks: explicit seeds, early stopping, resumable, one thread.
 
 What is random in an update depends on the seed and the update's number alone, so that a training
 that was killed and goes on ends with the same weights.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-import hashlib
-import json
+from collections.abc import Callable
+from dataclasses import dataclass
 import math
-import os
 from pathlib import Path
 
-from chunkpilot_core.errors import CheckpointError, InvalidDataError
-from chunkpilot_core.policies.runtime.net_policy import Batch, NetPolicy
-from chunkpilot_core.types import F32
+from chunkpilot_core.errors import InvalidDataError
+from chunkpilot_core.policies.runtime.dataset import Dataset
+from chunkpilot_core.policies.runtime.net_policy import NetPolicy
+from chunkpilot_core.policies.runtime.training_state import TrainingState
 import numpy as np
-from numpy.typing import NDArray
-from safetensors import safe_open, SafetensorError
-from safetensors.torch import save as save_tensors
 import torch
 from torch import Tensor
 
 WARM_UP_STEPS = 200
 SAVE_EVERY = 1000  # updates between two saved states: a few seconds of work
+EVALUATE_EVERY = 500  # updates between two points of the loss curve
+VALIDATION_CHUNKS = 4096  # more of them tell no more, and cost as much as the training
 Progress = Callable[[int, float], None]  # update, loss
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
-    """
-    Chunks that start at every row of every demonstration.
+class Point:
+    """Up to an ``update``: mean training ``loss`` since the last point, and of the validation."""
 
-    ``inputs`` (N, I), ``actions`` (N, H, A), ``valid`` (N, H): 0 where a chunk outlasts its
-    episode.
-    """
+    update: int
+    loss: float
+    validation: float
 
-    inputs: Tensor
-    actions: Tensor
-    valid: Tensor
 
-    def __len__(self) -> int:
-        return len(self.inputs)
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a training went through, and the update whose weights were ``kept``."""
 
-    def batch(self, rows: Tensor) -> Batch:
-        """Return the chunks with the given numbers."""
-        return Batch(self.inputs[rows], self.actions[rows], self.valid[rows])
+    points: tuple[Point, ...]
+    kept: int
+    updates: int
+    planned: int
 
     @property
-    def sha256(self) -> str:
-        """Hash of the numbers."""
-        digest = hashlib.sha256()
-        for part in (self.inputs, self.actions, self.valid):
-            digest.update(part.numpy().tobytes())
-        return digest.hexdigest()
+    def loss(self) -> float:
+        """Mean training loss of the last tenth of the points."""
+        last = self.points[-(len(self.points) // 10 + 1) :]
+        return float(np.mean([point.loss for point in last]))
 
-
-def dataset(episodes: Sequence[tuple[F32, F32, NDArray[np.bool_]]], horizon: int) -> Dataset:
-    """
-    Cut episodes into overlapping chunks.
-
-    :param episodes: of each, inputs (T, I), rows (T, A) and ``disturbed`` (T,): row t is what was
-        right when input t was seen, and whether something else was done instead. A chunk is valid
-        up to the first disturbed row: what came after answers what could not be foreseen.
-    :param horizon: H; chunks at the end are padded with their last row and masked
-    :raises InvalidDataError: no episodes, or numbers that are not finite
-    """
-    if not episodes:
-        raise InvalidDataError('no episodes to train on')
-    inputs, actions, valid = [], [], []
-    for values, rows, disturbed in episodes:
-        index = np.arange(len(rows))[:, None] + np.arange(horizon)
-        inside = np.minimum(index, len(rows) - 1)
-        disturbances = np.concatenate(([0], np.cumsum(disturbed)))
-        foreseen = disturbances[inside] == disturbances[:-1, None]
-        inputs.append(values)
-        actions.append(rows[inside])
-        valid.append(((index < len(rows)) & foreseen).astype(np.float32))
-    data = [np.concatenate(parts).astype(np.float32) for parts in (inputs, actions, valid)]
-    if not all(np.isfinite(part).all() for part in data):
-        raise InvalidDataError('demonstrations hold numbers that are not finite')
-    return Dataset(*(torch.from_numpy(part) for part in data))
+    @property
+    def validation(self) -> float:
+        """Validation loss of the weights that were kept; NaN without validation data."""
+        return next((p.validation for p in self.points if p.update == self.kept), math.nan)
 
 
 def train(
@@ -89,120 +60,125 @@ def train(
     data: Dataset,
     seed: int,
     *,
+    validation: Dataset | None = None,
+    patience: int = 0,
     state_file: Path | None = None,
     progress: Progress | None = None,
-) -> float:
+) -> History:
     """
     Train a policy in place; it ends with the moving average of its weights.
 
     :param policy: freshly built from ``seed``; its config names steps, batch size and rates
+    :param validation: with it the average is kept that had the lowest loss on this data
+    :param patience: points of the curve without a lower one after which training stops, 0 = never
     :param state_file: where the state is kept on the way; an older one of the same training goes
         on
     :param progress: called after each update
-    :returns: mean loss of the last tenth of the updates
     :raises CheckpointError: the state belongs to another training, or is damaged
+    :raises InvalidDataError: the loss is not finite any more
     """
-    run = _Run(policy, data, seed)
+    run = _Run(policy, data, seed, validation)
     if state_file is not None and state_file.exists():
-        run.restore(state_file)
+        run.state.restore(state_file)
     total = policy.config.training_steps
     policy.net.train()
-    losses = []
-    for step in range(run.step, total):
+    while run.state.step < total and not (patience and run.stalled >= patience):
         loss = run.update()
-        losses.append(loss)
+        step = run.state.step
         if not math.isfinite(loss):
-            raise InvalidDataError(f'training diverged: loss {loss} in update {step}')
-        if state_file is not None and (step + 1) % SAVE_EVERY == 0 and step + 1 < total:
-            run.save(state_file)
+            raise InvalidDataError(f'training diverged: loss {loss} in update {step - 1}')
+        if step % EVALUATE_EVERY == 0 or step == total:
+            run.evaluate()
+        if state_file is not None and step % SAVE_EVERY == 0 and step < total:
+            run.state.save(state_file)
         if progress is not None:
-            progress(step, loss)
-    policy.net.load_state_dict(run.average)
-    policy.net.eval()
-    return float(np.mean(losses[-max(total // 10, 1) :])) if losses else math.nan
+            progress(step - 1, loss)
+    return run.finish()
 
 
 def evaluate(policy: NetPolicy, data: Dataset, seed: int) -> float:
-    """Return the training loss on data that was held out."""
+    """Return the training loss on data that was held out, the same noise for the same seed."""
     random = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
-        return float(policy.loss(data.batch(torch.arange(len(data))), random))
+        return float(policy.loss(data.batch(data.spread(VALIDATION_CHUNKS)), random))
 
 
 class _Run:
-    """Weights, optimiser and moving average on the way."""
+    """One training on its way."""
 
-    def __init__(self, policy: NetPolicy, data: Dataset, seed: int) -> None:
-        config = policy.config
-        self.policy, self.data, self.seed, self.step = policy, data, seed, 0
-        self.optimizer = torch.optim.AdamW(
-            policy.net.parameters(), config.learning_rate, weight_decay=config.weight_decay
-        )
-        self.average = {name: value.clone() for name, value in policy.net.state_dict().items()}
-        what = [asdict(config), policy.spec.policy, policy.spec.input_names, seed, data.sha256]
-        self.fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()
+    def __init__(
+        self, policy: NetPolicy, data: Dataset, seed: int, validation: Dataset | None
+    ) -> None:
+        self.policy, self.data, self.seed, self.validation = policy, data, seed, validation
+        what = [seed, data.fingerprint, validation.fingerprint if validation else '']
+        self.state = TrainingState(policy, what)
+
+    @property
+    def points(self) -> list[Point]:
+        return [Point(int(step), loss, held) for step, loss, held in self.state.curve]
+
+    @property
+    def stalled(self) -> int:
+        """Points since the one with the lowest validation loss."""
+        return len(self.state.curve) - 1 - self._best() if self.validation else 0
 
     def update(self) -> float:
-        config = self.policy.config
-        random = torch.Generator().manual_seed(_mix(self.seed, self.step))
-        rows = torch.randint(len(self.data), (config.batch_size,), generator=random)
-        for group in self.optimizer.param_groups:
-            group['lr'] = config.learning_rate * _schedule(self.step, config.training_steps)
-        loss = self.policy.loss(self.data.batch(rows), random)
-        self.optimizer.zero_grad()
+        config, state = self.policy.config, self.state
+        random = torch.Generator().manual_seed(_mix(self.seed, state.step))
+        picks = torch.randint(len(self.data), (config.batch_size,), generator=random)
+        for group in state.optimizer.param_groups:
+            group['lr'] = config.learning_rate * _schedule(state.step, config.training_steps)
+        loss = self.policy.loss(self.data.batch(picks.numpy()), random)
+        state.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.policy.net.parameters(), 1.0)
-        self.optimizer.step()
-        self.step += 1
+        state.optimizer.step()
+        state.step += 1
+        self._average()
+        value = float(loss.detach())
+        state.losses.append(value)
+        return value
+
+    def _average(self) -> None:
         # A young average follows fast, so that it forgets the random weights it began with.
-        decay = min(config.ema_decay, (1 + self.step) / (10 + self.step))
+        step = self.state.step
+        decay = min(self.policy.config.ema_decay, (1 + step) / (10 + step))
         with torch.no_grad():
             for name, value in self.policy.net.state_dict().items():
-                self.average[name].lerp_(value, 1 - decay)
-        return float(loss.detach())
+                self.state.average[name].lerp_(value, 1 - decay)
 
-    def save(self, file: Path) -> None:
-        tensors = dict(self._tensors())
-        meta = {'step': str(self.step), 'fingerprint': self.fingerprint}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_suffix('.new')
-        beside.write_bytes(save_tensors(tensors, meta))
-        os.replace(beside, file)
+    def evaluate(self) -> None:
+        """Add a point to the curve, and keep the average when it is the best so far."""
+        state = self.state
+        held_out = math.nan
+        if self.validation is not None:
+            weights = _copied(self.policy.net.state_dict())
+            self.policy.net.load_state_dict(state.average)
+            self.policy.net.eval()
+            held_out = evaluate(self.policy, self.validation, self.seed)
+            self.policy.net.train()
+            self.policy.net.load_state_dict(weights)
+        state.curve.append((state.step, float(np.mean(state.losses)), held_out))
+        state.losses.clear()
+        if self.validation is None or self._best() == len(state.curve) - 1:
+            state.best = _copied(state.average)
 
-    def restore(self, file: Path) -> None:
-        try:
-            with safe_open(file, 'pt') as stored:
-                meta = stored.metadata()
-                saved = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f'{file}: damaged, delete it to start over: {error}') from error
-        if meta.get('fingerprint') != self.fingerprint:
-            raise CheckpointError(
-                f'{file}: state of a training with other data or settings; '
-                'delete it to start over, or choose another --out'
-            )
-        self._prepare_optimizer()
-        for name, tensor in self._tensors():
-            tensor.data.copy_(saved[name])
-        self.step = int(meta['step'])
+    def finish(self) -> History:
+        """Give the policy the weights that are kept."""
+        state, points = self.state, self.points
+        self.policy.net.load_state_dict(state.best)
+        self.policy.net.eval()
+        kept = points[self._best()].update if self.validation else state.step
+        return History(tuple(points), kept, state.step, self.policy.config.training_steps)
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, value in self.policy.net.state_dict().items():
-            yield f'net.{name}', value
-        for name, value in self.average.items():
-            yield f'average.{name}', value
-        for i, parameter in enumerate(self.policy.net.parameters()):
-            for name, value in self.optimizer.state[parameter].items():
-                yield f'optimizer.{i}.{name}', value
+    def _best(self) -> int:
+        """Return the first point with the lowest validation loss; -1 before the first."""
+        losses = [held_out for _, _, held_out in self.state.curve]
+        return int(np.argmin(losses)) if losses else -1
 
-    def _prepare_optimizer(self) -> None:
-        # AdamW makes its moments in its first step: one with zero gradients and rate changes
-        # nothing.
-        for group in self.optimizer.param_groups:
-            group['lr'] = 0.0
-        for parameter in self.policy.net.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
+
+def _copied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in weights.items()}
 
 
 def _schedule(step: int, total: int) -> float:
