@@ -5,9 +5,17 @@ from dataclasses import dataclass
 import json
 from typing import Any, ClassVar
 
+from chunkpilot_core import registry
 from chunkpilot_core.errors import CapabilityError, ConfigError
 from chunkpilot_core.robot import config_dir
-from chunkpilot_core.types import ActionChunk, F32, HorizonDecision, Observation, PolicySpec
+from chunkpilot_core.types import (
+    ActionChunk,
+    ChunkRequest,
+    F32,
+    HorizonDecision,
+    Observation,
+    PolicySpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +25,9 @@ class ExecutionState:
 
     ``last_row`` (A,) is the command in force before row 0 of the chunk, in policy units (0 in
     relative columns); ``late_rows`` of the chunk are past already; ``delay_s`` is the delay to
-    plan with; ``remaining_rows`` of the plan in force have not started.
+    plan with; ``remaining_rows`` of the plan in force have not started. ``previous`` (H, A) is
+    what the plan in force says for the times of the chunk's rows, its discarded rows included, NaN
+    where it says nothing.
     """
 
     now_ns: int
@@ -25,6 +35,7 @@ class ExecutionState:
     late_rows: int
     delay_s: float
     remaining_rows: float
+    previous: F32 | None = None
 
 
 class Strategy(ABC):
@@ -77,6 +88,22 @@ class Strategy(ABC):
         :returns: ``chosen`` between 1 and H; age, late rows and interrupts are cut elsewhere
         """
 
+    def ask(self, request: ChunkRequest) -> ChunkRequest:
+        """
+        Return a request with what a strategy wants beside the ordinary: guidance, samples, mode.
+
+        :param request: complete, with the rows that run before the answer as its prefix
+        """
+        return request
+
+    def rows(self, chunk: ActionChunk, state: ExecutionState) -> F32:
+        """
+        Return the rows (H, A) that are to be run of a valid chunk, before their number is decided.
+
+        :returns: policy units, finite; ``chunk.actions``, or e.g. one of ``chunk.samples``
+        """
+        return chunk.actions
+
     def blend(self, predictions: F32) -> F32:
         """
         Return the row to run from what several chunks predict for its time.
@@ -106,8 +133,8 @@ class Strategy(ABC):
 def _offering(needs: tuple[str, ...]) -> list[str]:
     found = []
     for file in sorted(config_dir().glob('policies/*/manifest.json')):
-        offers = json.loads(file.read_text(encoding='utf-8')).get('capabilities', ())
-        if set(needs) <= set(offers):
+        plugin = json.loads(file.read_text(encoding='utf-8'))['spec']['policy']
+        if set(needs) <= set(registry.literal('policies', plugin, 'capabilities', ())):
             found.append(file.parent.name)
     return found
 

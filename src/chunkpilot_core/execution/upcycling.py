@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from chunkpilot_core import smoothness
 from chunkpilot_core.config import option
+from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.execution.base import ExecutionState, Strategy
 from chunkpilot_core.execution.runtime import calibration
 from chunkpilot_core.execution.runtime.calibration import Calibration
@@ -43,9 +44,16 @@ class Upcycling(Strategy):
             0.2, 'what counts as a change, as a fraction of the range', min=0.0, max=1.0
         )
 
-    def __init__(self, config: Config | None = None) -> None:
+        def __post_init__(self) -> None:
+            if self.min_pool > self.pool:  # it would never be full enough
+                raise ConfigError(
+                    f'upcycling.min_pool: {self.min_pool}, allowed up to pool, {self.pool}'
+                )
+
+    def __init__(self, config: Config | None = None, name: str = 'upcycling') -> None:
         self.config = config or self.Config()
-        super().__init__('upcycling', self.config.horizon)
+        super().__init__(name, self.config.horizon)
+        self.ratio = self.config.ratio
         self._calibration = (
             calibration.load(self.config.calibration) if self.config.calibration else None
         )
@@ -60,7 +68,6 @@ class Upcycling(Strategy):
         super().configure(spec)
         if self._calibration is not None:
             self._calibration.check(spec, self.base)
-            self._fixed_tau = self._calibration.threshold(self.config.ratio)
         if (
             self._spec is not None
             and replace(self._spec, version=spec.version, manifest_sha256=spec.manifest_sha256)
@@ -79,12 +86,19 @@ class Upcycling(Strategy):
 
     def horizon(self, chunk: ActionChunk, state: ExecutionState) -> HorizonDecision:
         """Return max{k in [h, H] : c_k <= tau}."""
-        velocity = smoothness.velocities(self._scale, chunk.actions, state.last_row)
+        return self.decide(chunk, self.velocities(chunk.actions, state))
+
+    def velocities(self, actions: F32, state: ExecutionState) -> F64:
+        """Return the velocities (H, M) of rows (H, A) in fractions of the limits."""
+        return smoothness.velocities(self._scale, actions, state.last_row)
+
+    def decide(self, chunk: ActionChunk, velocity: F64) -> HorizonDecision:
+        """Decide by the velocities (H, M) of a chunk, and remember their signal."""
         signal = smoothness.fluctuation(velocity, self.base)
         moving = max(velocity.max(initial=0.0), -velocity.min(initial=0.0)) > STILL
         tau = self._threshold()
         chosen, reason = self._choose(chunk, signal, tau, moving)
-        if moving:
+        if moving and chunk.final:  # coarse rows of one that is being refined teach nothing
             self._signals[self._count % len(self._signals)] = signal
             self._count += 1
         return HorizonDecision(
@@ -110,24 +124,24 @@ class Upcycling(Strategy):
 
     def _threshold(self) -> float | None:
         """Return tau, or None while too little is known or nothing is to be extended."""
-        if self.config.ratio <= 1.0:
+        if self.ratio <= 1.0:
             return None
         if self._calibration is not None:
-            return self._fixed_tau
+            return self._calibration.threshold(self.ratio)
         pool = self._pool()
         if len(pool) < self.config.min_pool:
             return None
-        return smoothness.threshold(pool, len(pool), self.base, self.config.ratio)
+        return smoothness.threshold(pool, len(pool), self.base, self.ratio)
 
     def _choose(
         self, chunk: ActionChunk, signal: F64, tau: float | None, moving: bool
     ) -> tuple[int, str]:
         if tau is None:
-            return self.base, 'base' if self.config.ratio <= 1.0 else 'calibrating'
+            return self.base, 'base' if self.ratio <= 1.0 else 'calibrating'
         if not moving:
             return self.base, 'no motion'
         smooth = smoothness.longest(signal, self.base, tau)
-        if self.config.gripper_gate and smooth > self.base:
+        if self.config.gripper_gate and smooth > self.base and len(self._grippers):
             gate = self._gripper_gate(chunk.actions)
             if gate < smooth:
                 return gate, 'gripper'

@@ -2,9 +2,10 @@
 
 from dataclasses import asdict, dataclass, field
 import json
+import math
 from pathlib import Path
 
-from chunkpilot_core import smoothness
+from chunkpilot_core import files, smoothness
 from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.types import F64, PolicySpec
 import numpy as np
@@ -29,7 +30,10 @@ class Calibration:
 
     def threshold(self, ratio: float) -> float:
         """Return tau for a ratio; one calibration serves all."""
-        return smoothness.threshold(np.array(self.signals), self.chunks, self.base, ratio)
+        wanted = smoothness.rank(self.chunks, self.base, ratio)
+        if wanted <= 0:
+            return 0.0
+        return self.signals[wanted - 1] if wanted <= len(self.signals) else math.inf
 
     def mean_horizon(self, ratio: float) -> float:
         """Return the rows that run on average, gripper gate apart; at most those of a chunk."""
@@ -79,7 +83,7 @@ def make(spec: PolicySpec | None, base: int, pool: F64) -> Calibration:
 
 def save(calibration: Calibration, path: str | Path) -> None:
     """Write a calibration as JSON."""
-    Path(path).write_text(json.dumps(asdict(calibration)) + '\n', encoding='utf-8')
+    files.write(path, json.dumps(asdict(calibration)) + '\n')
 
 
 def load(path: str | Path) -> Calibration:
@@ -89,11 +93,33 @@ def load(path: str | Path) -> Calibration:
     :raises ConfigError: unreadable, of another format, or not finite
     """
     try:
-        data = json.loads(Path(path).read_text(encoding='utf-8'))
+        data = files.parsed(files.read(path))
         found = Calibration(**{**data, 'signals': tuple(data['signals'])})
-        fits = found.format == FORMAT and bool(np.all(np.isfinite(found.signals)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        fault = _fault(found)
+    except KeyError as error:
+        raise ConfigError(f'upcycling calibration {path}: lacks {error.args[0]!r}') from None
+    except (OSError, ValueError, TypeError, OverflowError) as error:
         raise ConfigError(f'upcycling calibration {path}: {error}') from error
-    if not fits:
-        raise ConfigError(f'upcycling calibration {path}: not of format {FORMAT!r}')
+    if fault:
+        raise ConfigError(f'upcycling calibration {path}: {fault}')
     return found
+
+
+def _fault(found: Calibration) -> str:
+    """Return what makes no sense in a file that somebody may have edited, '' if nothing."""
+    if found.format != FORMAT:
+        return f'not of format {FORMAT!r}'
+    for name, least in (('base', 1), ('horizon', 1), ('chunks', 1)):
+        value = getattr(found, name)
+        if type(value) is not int or value < least:
+            return f'{name} is {value!r}, must be a whole number from {least} on'
+    signals = np.asarray(found.signals, np.float64)
+    each = found.horizon - found.base
+    if signals.shape != (max(each, 0) * found.chunks,):
+        return (
+            f'signals of shape {signals.shape}, expected those of {found.chunks} chunks with '
+            f'{each} rows beyond the base horizon'
+        )
+    if not np.all(np.isfinite(signals)) or np.any(signals < 0.0):
+        return 'signals must be finite and 0 or more'
+    return '' if np.all(np.diff(signals) >= 0.0) else 'signals must ascend'

@@ -6,21 +6,23 @@ since the observation is late and skipped, nothing else is; a new chunk takes ov
 boundary; a request leaves when what remains is what an answer takes.
 """
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 import math
 
 from chunkpilot_core import spaces
-from chunkpilot_core.errors import ChunkpilotError, InvalidDataError
-from chunkpilot_core.execution.base import ExecutionState, Strategy
-from chunkpilot_core.execution.runtime import admission
+from chunkpilot_core.errors import InvalidDataError
+from chunkpilot_core.execution.base import Strategy
 from chunkpilot_core.execution.runtime.gate import Change, Gate
-from chunkpilot_core.execution.runtime.motion import Columns, Motion
-from chunkpilot_core.execution.runtime.plan import late_rows, lay
+from chunkpilot_core.execution.runtime.intake import Intake
+from chunkpilot_core.execution.runtime.motion import Motion
+from chunkpilot_core.execution.runtime.plan import late_rows
 from chunkpilot_core.execution.runtime.queue import PlanQueue
 from chunkpilot_core.execution.runtime.scheduler import Scheduler
 from chunkpilot_core.execution.runtime.settings import ExecutionConfig
 from chunkpilot_core.execution.runtime.stats import Counters, Recorder, Trace
+from chunkpilot_core.execution.runtime.surprise import Surprise
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.timing import Pacer
 from chunkpilot_core.types import (
@@ -28,12 +30,13 @@ from chunkpilot_core.types import (
     ChunkRequest,
     Command,
     ExecutionStats,
-    F32,
     F64,
+    GuardEvent,
     GuardStatus,
     HorizonDecision,
     Id,
     nanoseconds,
+    NS_PER_S,
     Observation,
     PolicySpec,
     seconds,
@@ -41,7 +44,9 @@ from chunkpilot_core.types import (
 import numpy as np
 
 LATE_TICK_S = 0.005
+JUMP_NS = NS_PER_S // 2  # of ROS time from the steady clock; reading both never takes so long
 LONGEST_TICK = 3  # periods that plan time moves by after a stall, so that no path is jumped over
+LEAST_SCALE = 1e-4  # of full speed; slower is standing still
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +69,20 @@ class Executor:
         config: ExecutionConfig | None = None,
         robot: Robot | None = None,
         session: int = 1,
+        surprise: Surprise | None = None,
     ) -> None:
         """
         Make an executor; :meth:`configure` tells it the policy.
 
         :param robot: caps how old the observation behind a row may be
         :param session: id of this run, random where several may meet
+        :param surprise: cuts horizons when the scene departs from what is expected
         """
         self.strategy = strategy
         self.config = config or ExecutionConfig()
         self._max_age_s = robot.max_row_age_s if robot else math.inf
         self._session = session
+        self._surprise = surprise
         self._scheduler = Scheduler(strategy, self.config, session)
         self._gate = Gate()
         self._pacer = Pacer(self.config.period_s)
@@ -83,8 +91,10 @@ class Executor:
         self._serving = False
         self._scale = 1.0
         self._now_ns: int | None = None
+        self._offset_ns = 0  # of ROS time to the steady clock
         self._commands = 0
         self._count = Counters()
+        self._withdrawn: deque[tuple[Id, int, str]] = deque(maxlen=8)
 
     def configure(self, spec: PolicySpec | None, session: int = 0) -> None:
         """
@@ -102,20 +112,26 @@ class Executor:
             self._scheduler.requests.drop()
             return
         self.strategy.configure(spec)
+        if self._surprise is not None:
+            self._surprise.configure(spec)
         self._serving = True
         old, self._spec = self._spec, spec
         same_space = old is not None and old.space == spec.space
         if not same_space:
             self._lay_out(spec)
+        self._intake = Intake(spec, self.strategy, self._queue, self._scheduler, self._max_age_s)
         if not (was_serving and same_space and session == self._policy_session):
             self._scheduler.requests.drop()
             self._scheduler.delays.restart()
         self._policy_session = session
 
+    def restart_pacing(self) -> None:
+        """Measure lateness from the next tick on: the phase of the ticks was moved."""
+        self._pacer = Pacer(self.config.period_s)
+
     def _lay_out(self, spec: PolicySpec) -> None:
         config = self.config
-        columns = Columns(spec.space, config.reanchor_m, config.reanchor_rad)
-        motion = Motion(spec.space, columns, config.stop_acceleration)
+        motion = Motion(spec.space, config)
         self._queue = PlanQueue(spec.space, self.strategy, motion, config)
         self._queue.count = self._count
         self._recorder = Recorder(config.trace_ticks, spec.space.target_size)
@@ -129,6 +145,29 @@ class Executor:
         Call it after :meth:`configure`, which takes the next answer for a cold one.
         """
         self._scheduler.delays.remember(delays_s)
+
+    def warning(self) -> str:
+        """
+        Return what will go wrong with the delay as it is measured: '' or one sentence.
+
+        The horizon is too short for the delay where it is less than twice as long with one
+        request in flight, one and a half times with two.
+        """
+        if self._spec is None:
+            return ''
+        count, delays = self._count, self._scheduler.delays
+        rows = float(self.strategy.base)
+        if count.chunks_accepted:
+            rows = count.chosen_rows / count.chunks_accepted
+        share = self._scheduler.shortage(rows * self._spec.dt_s)
+        if share <= 0.0:
+            return ''
+        flying = self.config.in_flight
+        return (
+            f'horizons of {rows:.3g} rows are {rows * self._spec.dt_s:.3g} s, less than '
+            f'{1.0 + 1.0 / flying:g} times the delay of {delays.at(0.5):.3g} s with {flying} '
+            f'request{"s" * (flying > 1)} in flight: about {share:.0%} of the ticks will starve'
+        )
 
     @property
     def running(self) -> bool:
@@ -166,26 +205,35 @@ class Executor:
 
     def set_speed_scale(self, scale: float) -> None:
         """
-        Let plan time pass at a fraction of full speed.
+        Let plan time pass at a fraction of full speed; next to nothing is nothing.
 
         :raises InvalidDataError: not in 0 to 1
         """
         if not 0.0 <= scale <= 1.0:
             raise InvalidDataError(f'speed scale {scale}, allowed 0 to 1')
-        self._scale = scale
+        # Times at which rows are due would otherwise be out of all range.
+        self._scale = scale if scale >= LEAST_SCALE else 0.0
 
     def observe(self, observation: Observation, now_ns: int) -> None:
-        """Take the newest observation; per-row correctors see it."""
-        if self._spec is not None:
-            self._queue.observation = observation
+        """Take the newest observation: per-row correctors see it, and a surprise cuts."""
+        if self._spec is None:
+            return
+        self._queue.rows.observation = observation
+        if self._surprise is not None:
+            reason = self._surprise.observe(
+                observation, *self._queue.outlook(observation, self._surprise.lag_ns)
+            )
+            if reason is not None:
+                self.cut(f'surprise: {reason}', now_ns, observation.stamp_ns)
 
-    def cut(self, reason: str, now_ns: int) -> bool:
+    def cut(self, reason: str, now_ns: int, seen_ns: int | None = None) -> bool:
         """
         End the horizon in force as soon as an answer can be there, and ask for one at once.
 
         A request under way is superseded: its observation is older than what was seen.
 
         :param reason: published, e.g. ``'surprise: object moved 3 cm'``
+        :param seen_ns: stamp of the oldest observation that may answer; None = now
         :returns: whether there was a horizon to cut
         """
         plan = self._queue.last if self._spec else None
@@ -194,10 +242,38 @@ class Executor:
         wait_ns = round(self._queue.clock.slope * nanoseconds(self._scheduler.delays.value_s))
         stop = late_rows(plan.chunk, plan.start_ns, self._queue.plan_at(now_ns) + wait_ns)
         self._queue.shorten(plan, min(stop, plan.stop), reason)
-        self._count.cuts += 1
-        self._gate.not_before_ns = max(self._gate.not_before_ns, now_ns)
-        self._scheduler.restart(reason, urgent=True)
+        self._ask_anew(reason, now_ns if seen_ns is None else min(seen_ns, now_ns))
         return True
+
+    def _ask_anew(self, reason: str, seen_ns: int) -> None:
+        self._count.cuts += 1
+        self._count.interrupts.append(reason)
+        self._gate.not_before_ns = max(self._gate.not_before_ns, seen_ns)
+        self._scheduler.restart(reason, urgent=True)
+
+    def replan(self, event: GuardEvent, now_ns: int) -> bool:
+        """
+        Follow the guard's wish for another chunk.
+
+        Where it says how many rows of a chunk may run, the others never do, also when the chunk
+        comes later; the chunk before goes on to its own end. Otherwise what runs is cut.
+
+        :param event: of kind ``'replan'``; one of another arm epoch changes nothing
+        :returns: whether rows that would have run now don't
+        """
+        if event.arm_epoch != self._gate.arm_epoch or self._spec is None:
+            return False
+        reason = f'guard: {event.check}: {event.reason}'
+        if event.keep_rows < 0:
+            return self.cut(reason, now_ns)
+        self._withdrawn.append((event.chunk_id, event.keep_rows, reason))
+        return self._withdraw(event.chunk_id, event.keep_rows, reason, now_ns)
+
+    def _withdraw(self, chunk_id: Id, rows: int, reason: str, now_ns: int) -> bool:
+        changed = self._queue.withdraw(chunk_id, rows, reason)
+        if changed:
+            self._ask_anew(reason, now_ns)
+        return changed
 
     def receive(self, chunk: ActionChunk, now_ns: int) -> str | None:
         """
@@ -208,7 +284,16 @@ class Executor:
         reason = self._foreign(chunk)
         if reason is None:
             found = self._scheduler.requests.find(chunk.request_id)
-            reason = found if isinstance(found, str) else self._admit(chunk, found, now_ns)
+            if isinstance(found, str):
+                reason = found
+                overtaken = self._scheduler.requests.take_superseded(chunk.request_id)
+                if overtaken is not None:
+                    self._scheduler.overtaken(overtaken, now_ns)
+            else:
+                reason = self._intake.take(chunk, found, now_ns)
+                for chunk_id, rows, why in self._withdrawn:
+                    if chunk_id == chunk.id and reason is None:
+                        self._withdraw(chunk_id, rows, why, now_ns)
         self._count.chunks_rejected += reason is not None
         return reason
 
@@ -224,81 +309,36 @@ class Executor:
                 return f'it is for {what} {got!r}, in force is {expected!r}'
         return None
 
-    def _admit(self, chunk: ActionChunk, request: ChunkRequest, now_ns: int) -> str | None:
-        spec, running = self._spec, self._queue.last
-        assert spec is not None
-        newest_ns = running.chunk.observation_stamp_ns if running else 0
-        reason = admission.refusal(chunk, request, spec, now_ns, newest_ns)
-        if reason is None:
-            reason = self._plan(chunk, spec, now_ns)
-        if reason is None:
-            self._scheduler.accepted(request, now_ns)
-        else:
-            self._scheduler.refused(request, now_ns)
-        return reason
-
-    def _plan(self, chunk: ActionChunk, spec: PolicySpec, now_ns: int) -> str | None:
-        """Decide the horizon of a valid chunk and queue it, or say why it comes too late."""
-        queue = self._queue
-        wanted_s = chunk.max_row_age_s or spec.max_row_age_s or chunk.horizon * chunk.dt_s + 0.5
-        max_age_s = min(wanted_s, self._max_age_s)
-        age_s = seconds(now_ns - chunk.observation_stamp_ns)
-        if age_s > max_age_s:
-            return f'its observation is {age_s:.3f} s old, allowed are {max_age_s:.3f} s'
-        start_ns, plan_ns = queue.plan_at(chunk.start_ns), queue.plan_at(now_ns)
-        late = min(late_rows(chunk, start_ns, plan_ns), chunk.horizon - 1)
-        allowed, limit = admission.allowed_rows(chunk, max_age_s)
-        if allowed <= late:
-            return f'{limit}: {allowed} rows may run, {late} are late'
-        try:
-            decision = self.strategy.horizon(chunk, self._state(chunk.start_ns, late, now_ns))
-        except ChunkpilotError as error:
-            return f'strategy {self.strategy.name}: {error}'
-        if decision.chosen > allowed:
-            decision = replace(decision, chosen=allowed, reason=limit)
-        elif decision.chosen <= late:
-            decision = replace(decision, chosen=late + 1, reason='late rows')
-        queue.push(lay(chunk, start_ns, plan_ns, decision, max_age_s))
-        queue.decide(decision)
-        self._count.chunks_accepted += 1
-        self._count.chosen_rows += decision.chosen
-        return None
-
-    def _state(self, start_ns: int, late: int, now_ns: int) -> ExecutionState:
-        assert self._spec is not None
-        space = self._spec.space
-        pose = self._queue.pose_at(start_ns)
-        last_row: F32 = np.zeros(space.size, np.float32)
-        if pose is not None:
-            last_row = spaces.to_row(space, pose[1], pose[1])
-        return ExecutionState(
-            now_ns, last_row, late, self._scheduler.delays.value_s, self._remaining_rows()
-        )
-
     def tick(
         self, now_ns: int, measured: F64 | None, steady_ns: int, paced_ns: int | None = None
     ) -> Tick:
         """
         Do one control period.
 
-        :param now_ns: ROS time; a jump backwards drops everything planned
-        :param measured: where the robot is, shape (T,) in the policy's space; None = unknown
+        :param now_ns: ROS time; a jump drops everything planned
+        :param measured: where the robot is, shape (T,) in the policy's space; None or not finite =
+            unknown
         :param steady_ns: steady clock, by which latency is measured
         :param paced_ns: the clock that ticks are paced by, where it is not the steady one
         """
         lateness_s = self._pacer.lateness_s(steady_ns if paced_ns is None else paced_ns)
         before, self._now_ns = self._now_ns, now_ns
+        offset_ns = 0 if paced_ns is not None else now_ns - steady_ns  # simulated time may leap
+        leapt = abs(offset_ns - self._offset_ns) > JUMP_NS
+        self._offset_ns = offset_ns
         spec = self._spec
         if spec is None:
             return Tick()
         queue = self._queue
         if before is None:
             queue.reset_clock(now_ns)
-        elif now_ns < before:
+        from_future = self._gate.not_before_ns > now_ns + JUMP_NS  # told before any tick
+        if from_future or (before is not None and (now_ns < before or leapt)):
             queue.reset_clock(now_ns)
             self._gate.clock_jumped(now_ns)
             self._scheduler.restart('clock')
-        if not self._gate.open or measured is None:
+        known = measured is not None and np.isfinite(measured).all()  # NaN would be commanded
+        if not self._gate.open or measured is None or not known:
             queue.clock.advance(now_ns, queue.clock.plan_ns, 0.0)
             return Tick(decision=self._pop_decision())
         longest_ns = LONGEST_TICK * nanoseconds(self.config.period_s)
@@ -315,7 +355,7 @@ class Executor:
             return None
         state = None
         if self.strategy.offers('wants_chunk'):
-            state = self._state(now_ns, 0, now_ns)
+            state = self._intake.state(now_ns, 0, now_ns)
         request = self._scheduler.request(
             now_ns, self._scale, self._queue, self._gate, spec, state
         )
@@ -368,11 +408,6 @@ class Executor:
         self._recorder.decision(decision)
         return decision
 
-    def _remaining_rows(self) -> float:
-        if self._spec is None:
-            return 0.0
-        return self._queue.remaining_ns / nanoseconds(self._spec.dt_s)
-
     def stats(self) -> ExecutionStats:
         """Return the counters of the episode that runs or ran last."""
         queue, delays = self._queue if self._spec else None, self._scheduler.delays
@@ -390,8 +425,13 @@ class Executor:
             delay_p50_s=delays.at(0.5),
             delay_p95_s=delays.at(0.95),
             cold_start_s=delays.cold_start_s,
-            remaining_rows=self._remaining_rows(),
+            remaining_rows=queue.remaining_rows if queue else 0.0,
         )
+
+    @property
+    def interrupts(self) -> tuple[str, ...]:
+        """Why horizons were cut in the episode that runs or ran last, in order."""
+        return tuple(self._count.interrupts)
 
     def trace(self) -> Trace:
         """

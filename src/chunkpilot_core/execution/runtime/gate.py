@@ -59,7 +59,7 @@ class Gate:
         return Change.DROP if same else Change.RESTART
 
     def clock_jumped(self, now_ns: int) -> None:
-        """Start over after a jump backwards: stamps from before it mean nothing."""
+        """Start over after a jump of the clock: stamps from before it mean nothing."""
         self.not_before_ns = now_ns
         self.armed_ns = min(self.armed_ns, now_ns)
 

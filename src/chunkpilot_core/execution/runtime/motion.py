@@ -10,47 +10,11 @@ from dataclasses import dataclass
 
 from chunkpilot_core import spaces
 from chunkpilot_core.execution.runtime import spline
-from chunkpilot_core.execution.runtime.plan import Plan
-from chunkpilot_core.smoothness import VELOCITY_KINDS
-from chunkpilot_core.types import ActionSpace, F32, F64, Kind, Reference, Rotation, seconds
+from chunkpilot_core.execution.runtime.columns import Columns
+from chunkpilot_core.execution.runtime.merge import Merge
+from chunkpilot_core.execution.runtime.settings import ExecutionConfig
+from chunkpilot_core.types import ActionSpace, F32, F64, seconds
 import numpy as np
-from numpy.typing import NDArray
-
-Mask = NDArray[np.bool_]
-
-
-class Columns:
-    """What is what in a target (T,) of a space, as masks and limits of that shape."""
-
-    def __init__(self, space: ActionSpace, reanchor_m: float, reanchor_rad: float) -> None:
-        size = space.target_size
-        self.commanded, self.measured, self.chunk_start = (np.zeros(size, bool) for _ in range(3))
-        self.fades, self.rates, self.motion = (np.zeros(size, bool) for _ in range(3))
-        self.quaternions: list[slice] = []
-        self.limits = {
-            name: np.full(size, np.inf)
-            for name in ('max_velocity', 'max_acceleration', 'max_jerk', 'reanchor')
-        }
-        references = {
-            Reference.COMMANDED: self.commanded,
-            Reference.MEASURED: self.measured,
-            Reference.CHUNK_START: self.chunk_start,
-        }
-        for group, columns in spaces.target_slices(space):
-            if group.kind.relative:
-                references[group.reference][columns] = True
-            else:
-                self.fades[columns] = group.kind is not Kind.GRIPPER
-            self.motion[columns] = group.kind is not Kind.GRIPPER
-            self.rates[columns] = group.kind in VELOCITY_KINDS
-            plain = 3 if group.kind.cartesian else group.size
-            if group.rotation is not Rotation.NONE:
-                self.quaternions.append(slice(columns.start + 3, columns.stop))
-            target = slice(columns.start, columns.start + plain)
-            for name in ('max_velocity', 'max_acceleration', 'max_jerk'):
-                self.limits[name][target] = getattr(space, name)[group.start : group.start + plain]
-            turning = not group.kind.cartesian and group.unit == 'rad'
-            self.limits['reanchor'][target] = reanchor_rad if turning else reanchor_m
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +44,13 @@ class _Stop:
 class Motion:
     """The target as it moves: smooth through the rows and across merges, or coming to rest."""
 
-    def __init__(self, space: ActionSpace, columns: Columns, acceleration: float) -> None:
-        self.columns = columns
+    def __init__(self, space: ActionSpace, config: ExecutionConfig) -> None:
+        self.columns = columns = Columns(space, config.reanchor_m, config.reanchor_rad)
+        self.merge = Merge(space, columns, config)
         self.commanded: F64 | None = None  # target sent last
         self.reanchors = 0
         self._space = space
-        self._acceleration = acceleration
+        self._acceleration = config.stop_acceleration
         self._before = self._after = np.zeros(space.target_size)
         self._rate_before = self._rate_after = np.zeros(space.target_size)  # per row
         self._smooth = columns.motion & ~columns.rates
@@ -93,8 +58,6 @@ class Motion:
             self._smooth[part] = False
         self._skipped = 0.0
         self._stop: _Stop | None = None
-        self._faded: Plan | None = None
-        self._fade_rows = self._fade_left = 0
 
     def start(self, anchor: F64, rate: F64) -> None:
         """
@@ -106,11 +69,6 @@ class Motion:
         self._rate_after = rate
         self._skipped = 0.0
         self._stop = None
-
-    def fade_from(self, old: Plan | None, rows: int) -> None:
-        """Fade from an old plan to the new one over its next ``rows`` rows."""
-        self._faded, self._fade_rows = old, rows
-        self._fade_left = rows if old is not None and self.columns.fades.any() else 0
 
     def enter(self, step: Step, measured: F64, chunk_start: F64) -> None:
         """
@@ -128,8 +86,8 @@ class Motion:
         if step.skipped > 0.0:
             moving = columns.commanded | columns.measured
             target[moving] = spaces.interpolate(self._space, reference, target, rest)[moving]
-        self._fade(target, step.end_ns)
-        self._fade_left = max(0, self._fade_left - 1)
+        self.merge.passed(step.end_ns - step.dt_ns)
+        self.merge.apply(target, step.end_ns)
         for part in columns.quaternions:
             if target[part] @ self._before[part] < 0.0:
                 target[part] *= -1.0
@@ -141,7 +99,7 @@ class Motion:
         if step.following is not None:  # as it will be resolved if the robot follows this row
             reference = self._reference(measured + moved, chunk_start)
             ahead = spaces.resolve_row(self._space, step.following, reference)
-            self._fade(ahead, step.end_ns + step.dt_ns)
+            self.merge.apply(ahead, step.end_ns + step.dt_ns)
             self._rate_after = spline.border_velocity(moved / rest, ahead - target)
 
     def _reference(self, measured: F64, chunk_start: F64) -> F64:
@@ -162,16 +120,6 @@ class Motion:
             self._before = np.where(self.columns.commanded, measured, self._before)
             self.reanchors += 1
 
-    def _fade(self, target: F64, end_ns: int) -> None:
-        if not self._fade_left or self._faded is None:
-            return
-        old = target_of(self._space, self._faded, end_ns)
-        if old is None:  # the old chunk ends here
-            return
-        weight = (self._fade_rows - self._fade_left + 1) / (self._fade_rows + 1)
-        mixed = spaces.interpolate(self._space, old, target, weight)
-        target[self.columns.fades] = mixed[self.columns.fades]
-
     def at(self, fraction: float, slope: float, dt_s: float) -> tuple[F64, F64]:
         """
         Return target and velocity (T,), a fraction into the row.
@@ -181,10 +129,13 @@ class Motion:
         """
         rest, smooth = 1.0 - self._skipped, self._smooth
         u = max(0.0, fraction - self._skipped) / rest
-        target = spaces.interpolate(self._space, self._before, self._after, u)
         moved = self._after - self._before
+        if self.columns.quaternions:
+            target = spaces.interpolate(self._space, self._before, self._after, u)
+        else:
+            target = self._before + u * moved
         distance, bent = spline.piece(u, moved, rest * self._rate_before, rest * self._rate_after)
-        target[smooth] = (self._before + distance)[smooth]
+        np.add(self._before, distance, out=target, where=smooth)
         change = np.where(smooth, bent, moved)
         return target, change * (slope / (rest * dt_s))
 
@@ -235,21 +186,3 @@ class Motion:
         target = stop.target + stop.velocity * moved
         target[self.columns.rates] = left * stop.target[self.columns.rates]
         return target, stop.velocity * left
-
-
-def target_of(space: ActionSpace, plan: Plan, plan_ns: int) -> F64 | None:
-    """
-    Return what the absolute groups of a plan say for a plan time, shape (T,); None past its end.
-
-    Rows beyond the horizon count: they are discarded for running, not for merging.
-    """
-    place = (plan_ns - plan.start_ns) / plan.dt_ns - 1.0
-    row = int(np.floor(place + 1e-6))
-    if row < 0 or row >= len(plan.actions):
-        return None
-    nothing = np.zeros(space.target_size)
-    before = spaces.resolve_row(space, plan.actions[row], nothing)
-    if row + 1 == len(plan.actions) or place - row < 1e-6:
-        return before if place - row < 1e-6 else None
-    after = spaces.resolve_row(space, plan.actions[row + 1], nothing)
-    return spaces.interpolate(space, before, after, place - row)

@@ -12,7 +12,8 @@ class Plan:
     Rows ``first`` to ``stop`` - 1 of a chunk; row i runs from ``start_ns`` + i ``dt_ns`` on.
 
     ``actions`` (H, A) are the chunk's with the learner's residual added; ``last_started`` is the
-    row that began last; ``begun_ns`` is when the plan took over, which may be within a row.
+    row that began last; ``begun_ns`` is when the plan took over, which may be within a row. Of a
+    chunk that is still being refined the first ``known`` rows mean something.
     """
 
     chunk: ActionChunk
@@ -25,6 +26,7 @@ class Plan:
     max_age_s: float
     last_started: int
     begun_ns: int
+    known: int
 
     @property
     def end_ns(self) -> int:
@@ -94,7 +96,17 @@ def lay(
         max_age_s,
         first - 1,
         start_ns + first * dt_ns,
+        known_rows(chunk),
     )
+
+
+def known_rows(chunk: ActionChunk) -> int:
+    """Return how many rows, from the first on, may run by the parts of a chunk."""
+    known = 0
+    for part in sorted(chunk.parts, key=lambda part: part.first_row):
+        if part.first_row <= known:
+            known = max(known, part.first_row + part.executable_rows)
+    return min(known, chunk.horizon) if chunk.parts else chunk.horizon
 
 
 def late_rows(chunk: ActionChunk, start_ns: int, plan_ns: int) -> int:
@@ -104,9 +116,10 @@ def late_rows(chunk: ActionChunk, start_ns: int, plan_ns: int) -> int:
 
 
 def with_residual(chunk: ActionChunk) -> F32:
-    """Return the rows (H, A) with the learner's correction added, clipped to its bound."""
+    """Return the rows (H, A), a copy, with the learner's correction added within its bound."""
     if chunk.residual is None:
-        return chunk.actions
+        rows: F32 = chunk.actions.copy()
+        return rows
     residual = chunk.residual
     if chunk.residual_bound is not None:
         residual = np.clip(residual, -chunk.residual_bound, chunk.residual_bound)

@@ -6,15 +6,25 @@ from dataclasses import replace
 from chunkpilot_core import spaces
 from chunkpilot_core.execution.base import Strategy
 from chunkpilot_core.execution.runtime.clock import PlanClock
+from chunkpilot_core.execution.runtime.expectation import Arm
+from chunkpilot_core.execution.runtime.merge import value
 from chunkpilot_core.execution.runtime.motion import Motion, Step
-from chunkpilot_core.execution.runtime.plan import Plan
+from chunkpilot_core.execution.runtime.plan import known_rows, lay, Plan, with_residual
+from chunkpilot_core.execution.runtime.poses import Poses
+from chunkpilot_core.execution.runtime.rows import Rows
 from chunkpilot_core.execution.runtime.settings import ExecutionConfig
 from chunkpilot_core.execution.runtime.stats import Counters
-from chunkpilot_core.types import ActionSpace, F32, F64, HorizonDecision, Observation, seconds
+from chunkpilot_core.types import (
+    ActionChunk,
+    ActionSpace,
+    F32,
+    F64,
+    HorizonDecision,
+    Id,
+    Observation,
+    seconds,
+)
 import numpy as np
-
-POSES = 512  # ticks for which measured and commanded targets are remembered
-LIVE = 32  # chunks that a blending strategy sees
 
 
 class PlanQueue:
@@ -32,18 +42,15 @@ class PlanQueue:
         self.motion = motion
         self.active: Plan | None = None
         self.next: Plan | None = None
+        self.ended: Plan | None = None  # ran out; more rows of its chunk may come
         self.count = Counters()
         self.decisions: deque[HorizonDecision] = deque(maxlen=16)
-        self.observation: Observation | None = None
+        self.rows = Rows(space, strategy)
+        self.poses = Poses()
         self._space = space
         self._run_tail = config.starvation == 'late'
         self._decelerate = config.starvation != 'hold'
-        self._blend_rows = config.blend_rows
-        self._strategy = strategy
-        self._blends = strategy.offers('blend')
-        self._corrects = strategy.offers('correct')
-        self._live: deque[Plan] = deque(maxlen=LIVE)
-        self._poses: deque[tuple[int, F64, F64]] = deque(maxlen=POSES)
+        self._by_time = config.alignment == 'time'
         self._chunk_start = np.zeros(space.target_size)
         self._merged_velocity: F64 | None = None
 
@@ -62,27 +69,90 @@ class PlanQueue:
         """Plan time left until the horizon ends."""
         return max(0, self.last.end_ns - self.clock.plan_ns) if self.last else 0
 
+    @property
+    def remaining_rows(self) -> float:
+        """The same in rows."""
+        return self.remaining_ns / self.last.dt_ns if self.last else 0.0
+
     def plan_at(self, ros_ns: int) -> int:
         """Return the plan time of a ROS time; it stops where the rows in force end."""
         plan_ns = self.clock.at(ros_ns)
-        if ros_ns < self.clock.now_ns or self.active is None:
+        if ros_ns < self.clock.now_ns or self.active is None or self._by_time:
             return plan_ns
         return min(plan_ns, max(self.active.end_ns, self.clock.plan_ns))
 
-    def pose_at(self, ros_ns: int) -> tuple[F64, F64] | None:
-        """Return measured and commanded target (T,) at a time, None where nothing is known."""
-        for stamp_ns, measured, commanded in reversed(self._poses):
-            if stamp_ns <= ros_ns:
-                return measured, commanded
-        return self._poses[0][1:] if self._poses else None
+    def outlook(
+        self, observation: Observation, lag_ns: int
+    ) -> tuple[ActionChunk | None, float, Arm | None]:
+        """
+        Return what an observation is to be compared with.
+
+        :param lag_ns: how far behind its commands the arm may be
+        :returns: the chunk that runs last unless it is cut, how many of its rows were over, and
+            where the arm is and was sent
+        """
+        plan, stamp_ns = self.last, observation.stamp_ns
+        if plan is None or plan.decision.cut:
+            return None, 0.0, None
+        row = (self.plan_at(stamp_ns) - plan.start_ns) / plan.dt_ns
+        return plan.chunk, row, self.poses.arm(stamp_ns, lag_ns)
+
+    def previous(self, chunk: ActionChunk) -> F32 | None:
+        """
+        Return what the last plan says for the times of a chunk's rows, shape (H, A).
+
+        Rows beyond its horizon count; NaN where it says nothing, None where nothing is planned or
+        its horizon was cut.
+        """
+        plan = self.last
+        if plan is None or plan.decision.cut:
+            return None
+        first = (self.plan_at(chunk.start_ns) - plan.start_ns) / plan.dt_ns
+        rows: F32 = self.rows.resample(plan.actions[: plan.known], first, chunk.horizon)
+        return rows
 
     def push(self, plan: Plan) -> None:
         """Let a plan take over at its next row boundary; one that still waits is discarded."""
         if self.next is not None:
             self._retire(self.next)
-        self.next = plan
-        if self._blends:
-            self._live.append(plan)
+        self.next, self.ended = plan, None
+        self.rows.add(plan)
+
+    def find(self, request_id: Id) -> Plan | None:
+        """Return the plan made of the first rows of an answer that comes in parts."""
+        for plan in (self.next, self.active, self.ended):
+            if plan is not None and plan.chunk.request_id == request_id:
+                return plan
+        return None
+
+    def revise(self, plan: Plan, chunk: ActionChunk, decision: HorizonDecision) -> None:
+        """
+        Put the rows of a later revision in place of those that have not started.
+
+        :param decision: a horizon of at least the rows that have started
+        """
+        old = replace(plan)
+        started = plan.last_started + 1
+        plan.chunk, plan.actions, plan.known = chunk, with_residual(chunk), known_rows(chunk)
+        plan.actions[:started] = old.actions[:started]
+        if plan is self.ended:
+            self._revive(plan, decision)
+        plan.stop, plan.decision = decision.chosen, decision
+        if plan is self.active and started < old.stop and plan.last_started >= plan.first:
+            end_ns = plan.row_ns(started + 1)
+            target = value(self._space, old, end_ns)
+            self.motion.merge.apply(target, end_ns)
+            self.motion.merge.begin(end_ns, target, old, plan)
+
+    def _revive(self, plan: Plan, decision: HorizonDecision) -> None:
+        """Go on with a plan that ran out, as if the rest had been there: it counts once."""
+        if self.next is not None or decision.chosen <= plan.stop:
+            return
+        ran = plan.rows_run(plan.end_ns)
+        self.count.rows_accepted -= plan.chunk.horizon
+        self.count.rows_late -= plan.rows_late + ran
+        self.next = lay(plan.chunk, plan.start_ns, self.clock.plan_ns, decision, plan.max_age_s)
+        self.ended = None
 
     def decide(self, decision: HorizonDecision) -> None:
         """Let a decision be published."""
@@ -100,8 +170,8 @@ class PlanQueue:
         if self.started and not self.motion.stopping:
             _, velocity = self._position(self.clock.plan_ns, self.clock.slope)
             self.motion.stop(now_ns, velocity if self._decelerate else None)
-        self.active = self.next = None
-        self._live.clear()
+        self.active = self.next = self.ended = None
+        self.rows.keep(None)
         if forget:
             self.motion.commanded = None
 
@@ -109,16 +179,42 @@ class PlanQueue:
         """Start over after a jump of the clock; what was commanded is held."""
         self.drop(now_ns)
         self.clock.reset(now_ns)
-        self._poses.clear()
+        self.poses.clear()
         if self.started:
             self.motion.stop(now_ns, None)
 
     def shorten(self, plan: Plan, stop: int, reason: str) -> None:
         """End a plan's horizon after row ``stop`` - 1, not before the row under way."""
-        stop = max(stop, plan.last_started + 1, plan.first + 1)
+        stop = self._earliest(plan, stop)
         plan.decision = replace(plan.decision, chosen=stop, reason=reason, cut=True)
         plan.stop = stop
         self.decide(plan.decision)
+
+    def withdraw(self, chunk_id: Id, rows: int, reason: str) -> bool:
+        """
+        Run no more than the first rows of a chunk; what ran before it goes on to its own end.
+
+        :returns: whether rows that would have run now don't
+        """
+        waiting = self.next
+        if waiting is not None and waiting.chunk.id == chunk_id and rows <= waiting.first:
+            self._retire(waiting)
+            self.next = None
+            self.rows.keep(self.active)
+            self.decide(replace(waiting.decision, chosen=rows, reason=reason, cut=True))
+            return True
+        for plan in (waiting, self.active):
+            if plan is not None and plan.chunk.id == chunk_id and rows < plan.stop:
+                if plan.decision.cut and self._earliest(plan, rows) >= plan.stop:
+                    return False  # a wish told again: an answer may be under way
+                self.shorten(plan, rows, reason)
+                return True
+        return False
+
+    @staticmethod
+    def _earliest(plan: Plan, stop: int) -> int:
+        """Return the row before which a plan can end that is to end before ``stop``."""
+        return max(stop, plan.last_started + 1, plan.first + 1)
 
     def advance(self, now_ns: int, slope: float, elapsed_ns: int, measured: F64) -> None:
         """
@@ -129,6 +225,8 @@ class PlanQueue:
         :param measured: shape (T,)
         """
         self._cut_by_age(now_ns)
+        if slope == 0.0:
+            self._leave_standing(now_ns)
         goal_ns = self.clock.plan_ns + round(slope * elapsed_ns)
         plan_ns = self.clock.plan_ns
         while True:
@@ -152,9 +250,11 @@ class PlanQueue:
                 since_ns = now_ns - round((goal_ns - plan_ns) / slope)
                 self._exhaust(since_ns, slope)
                 break
-        self.clock.advance(now_ns, plan_ns, 0.0 if self.active is None else slope)
+        if self._by_time:
+            plan_ns = goal_ns
+        self.clock.advance(now_ns, plan_ns, slope if self.active or self._by_time else 0.0)
         commanded = self.motion.commanded if self.motion.commanded is not None else measured
-        self._poses.append((now_ns, measured, commanded))
+        self.poses.note(now_ns, measured, commanded)
 
     def _cut_by_age(self, now_ns: int) -> None:
         plan = self.active
@@ -162,6 +262,24 @@ class PlanQueue:
             return
         if seconds(now_ns - plan.chunk.observation_stamp_ns) > plan.max_age_s:
             self.shorten(plan, 0, 'age')
+
+    def _leave_standing(self, now_ns: int) -> None:
+        """
+        Let the row under way go when plan time stands and it was cut or is old: its end may never
+        come. A chunk that waits takes over where the arm is.
+        """
+        plan = self.active
+        if plan is None:
+            return
+        age_s = seconds(now_ns - plan.chunk.observation_stamp_ns)
+        if not (plan.decision.cut or age_s > plan.max_age_s):
+            return
+        if self.next is not None:
+            self.next.begin_now(self.clock.plan_ns)
+            return
+        self._retire(plan)
+        self.active = None
+        self.motion.stop(now_ns, None)
 
     def target(self, now_ns: int) -> tuple[F64, F64]:
         """Return target and velocity (T,) now, and remember them as commanded."""
@@ -176,15 +294,19 @@ class PlanQueue:
         """
         Return the rows that run or may run before an answer.
 
-        :returns: the first row, and targets and velocities (R, T) up to the end of the chunk
+        :returns: the first row, and targets and velocities (R, T) up to the end of the chunk, or
+            to where its horizon was cut
         """
         plan = self.active
         if plan is None or plan.last_started < plan.first:
             return None
         target = self.motion.target
-        rows = plan.actions[plan.last_started + 1 :]
+        stop = plan.stop if plan.decision.cut else plan.known
+        rows = plan.actions[plan.last_started + 1 : stop]
         start = self._chunk_start if self.motion.columns.chunk_start.any() else target
         targets = np.vstack((target[None], spaces.resolve(self._space, rows, start)))
+        for i in range(1, len(targets) if self.motion.merge.active else 0):
+            self.motion.merge.apply(targets[i], plan.row_ns(plan.last_started + i + 1))
         moved = np.diff(targets, axis=0, prepend=self.motion.origin[None])
         return plan.last_started, targets, moved / seconds(plan.dt_ns)
 
@@ -211,29 +333,11 @@ class PlanQueue:
                 self._merged_velocity = None
 
     def _step(self, plan: Plan, row: int) -> Step:
-        values, following = self._row(plan, row), None
-        if row + 1 < len(plan.actions):  # what blending and correcting add changes little in a row
+        values, following = self.rows.row(plan, row, self.next), None
+        if row + 1 < plan.known:  # what blending and correcting add changes little in a row
             following = plan.actions[row + 1] + (values - plan.actions[row])
         skipped = max(0.0, (plan.begun_ns - plan.row_ns(row)) / plan.dt_ns)
         return Step(values, following, plan.row_ns(row + 1), plan.dt_ns, skipped)
-
-    def _row(self, plan: Plan, row: int) -> F32:
-        actions: F32 = plan.actions[row]
-        if self._blends:
-            actions = self._strategy.blend(self._predictions(plan.row_ns(row)))
-        if self._corrects and self.observation is not None:
-            actions = self._strategy.correct(actions, self.observation)
-        return actions
-
-    def _predictions(self, at_ns: int) -> F32:
-        found: list[F32] = []
-        for plan in self._live:
-            if plan is self.next:
-                continue
-            row = round((at_ns - plan.start_ns) / plan.dt_ns)
-            if 0 <= row < len(plan.actions):
-                found.append(plan.actions[row])
-        return np.array(found)
 
     def _switch(self, plan_ns: int, measured: F64, slope: float) -> None:
         old, new = self.active, self.next
@@ -242,9 +346,11 @@ class PlanQueue:
         self._merged_velocity = None if old is None else self.motion.pace(seconds(old.dt_ns))
         if old is not None:
             self._retire(old, plan_ns)
+            if old.decision.cut:  # older chunks know as little as it of what has happened
+                self.rows.keep(new)
         self.motion.start(anchor, velocity * seconds(new.dt_ns))
-        self.motion.fade_from(old, self._blend_rows)
-        pose = self.pose_at(new.chunk.start_ns)
+        self.motion.merge.begin(plan_ns, anchor, old, new)
+        pose = self.poses.at(new.chunk.start_ns)
         self._chunk_start = measured if pose is None else pose[0]
         self.active, self.next = new, None
 
@@ -271,7 +377,7 @@ class PlanQueue:
         self.count.largest_merge_jerk = max(self.count.largest_merge_jerk, jerk)
 
     def _extend(self, plan: Plan) -> bool:
-        if plan.decision.cut or plan.stop == plan.chunk.horizon:
+        if plan.decision.cut or plan.stop >= plan.known:
             return False
         plan.stop += 1
         plan.decision = replace(plan.decision, chosen=plan.stop, reason='late')
@@ -284,7 +390,7 @@ class PlanQueue:
         target, velocity = self.motion.at(1.0, slope, seconds(plan.dt_ns))
         self.motion.commanded = target
         self._retire(plan, plan.end_ns)
-        self.active = None
+        self.active, self.ended = None, plan
         self.motion.stop(since_ns, velocity if self._decelerate else None)
 
     def _retire(self, plan: Plan, plan_ns: int | None = None) -> None:

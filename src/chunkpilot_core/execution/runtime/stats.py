@@ -104,6 +104,7 @@ class Counters:
     chunks_rejected: int = 0
     chosen_rows: int = 0
     cuts: int = 0
+    interrupts: list[str] = field(default_factory=list)
     reanchors: int = 0
     merges: int = 0
     largest_merge_step: float = 0.0
