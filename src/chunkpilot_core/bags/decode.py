@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from chunkpilot_core import spaces
 from chunkpilot_core.types import (
     ActionChunk,
+    ActionSpace,
     ChunkPart,
     ExecutedRows,
     F32,
@@ -13,10 +15,13 @@ from chunkpilot_core.types import (
     ObjectEstimate,
     ObjectStatus,
     Observation,
+    PolicySpec,
     RowSource,
     Task,
 )
 import numpy as np
+
+EPISODE_START = 1  # EpisodeEvent.START
 
 
 def stamp_ns(stamp: Any) -> int:
@@ -102,6 +107,7 @@ def chunk(msg: Any) -> ActionChunk:
         msg.answered_by,
         float(msg.inference_s),
         float(msg.max_row_age_s),
+        _optional(getattr(msg, 'waypoint', ()), (shape[0],)),  # bags from before it lack it
     )
 
 
@@ -116,6 +122,36 @@ def _part(msg: Any) -> ChunkPart:
         int(msg.executable_rows),
         float(msg.noise_level),
     )
+
+
+def action_space(msg: Any) -> ActionSpace:
+    """
+    Translate an ActionSpace.
+
+    :raises ConfigError: it is not allowed, or is not what its hash says
+    :raises ValueError: an unknown kind, reference or rotation
+    """
+    return spaces.from_json(
+        {
+            'hash': msg.hash,
+            'groups': [
+                {
+                    **{name: getattr(group, name) for name in _GROUP_TEXTS},
+                    'start': int(group.start),
+                    'stop': int(group.stop),
+                    'scale': [float(value) for value in group.scale],
+                    'offset': [float(value) for value in group.offset],
+                }
+                for group in msg.groups
+            ],
+            **{name: [float(value) for value in getattr(msg, name)] for name in _BOUNDS},
+            'irreversible': [bool(flag) for flag in msg.irreversible],
+        }
+    )
+
+
+_GROUP_TEXTS = ('name', 'kind', 'frame', 'reference', 'rotation', 'names', 'unit')
+_BOUNDS = ('lower', 'upper', 'max_velocity', 'max_acceleration', 'max_jerk')
 
 
 def _optional(values: Any, shape: tuple[int, ...]) -> F32 | None:
@@ -140,4 +176,27 @@ def executed_rows(msg: Any) -> ExecutedRows:
         msg.space_hash,
         msg.task_id,
         msg.episode_id,
+    )
+
+
+def policy_spec(msg: Any) -> PolicySpec:
+    """
+    Translate a PolicyInfo.
+
+    :raises ConfigError: its action space is not allowed, or is not what its hash says
+    """
+    return PolicySpec(
+        msg.policy,
+        msg.name,
+        int(msg.version),
+        action_space(msg.space),
+        int(msg.horizon),
+        float(msg.dt),
+        tuple(msg.input_names),
+        tuple(msg.cameras),
+        msg.task_kind,
+        msg.starts_at,
+        tuple(msg.capabilities),
+        float(msg.max_row_age_s),
+        msg.manifest_sha256,
     )

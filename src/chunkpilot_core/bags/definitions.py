@@ -30,6 +30,7 @@ class Definitions:
         """
         self.folders = share_folders() if folders is None else tuple(folders)
         self.store = get_typestore(Stores.EMPTY)
+        self._described: dict[str, tuple[str, str]] = {}
 
     def load(self, type_name: str) -> None:
         """
@@ -47,6 +48,18 @@ class Definitions:
             waiting += [part for fields in types.values() for part in _contained(fields[1])]
         if found:
             self.store.register(found)
+
+    def describe(self, type_name: str) -> tuple[str, str]:
+        """
+        Return a type's definition with all that it contains, and its hash (RIHS01).
+
+        :raises BagError: see :meth:`load`
+        """
+        if type_name not in self._described:
+            self.load(type_name)
+            text, _ = self.store.generate_msgdef(type_name, ros_version=2)
+            self._described[type_name] = str(text), str(self.store.hash_rihs01(type_name))
+        return self._described[type_name]
 
     def _read(self, name: str) -> dict[str, Any]:
         parts = name.split('/')

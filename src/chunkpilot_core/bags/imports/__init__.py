@@ -1,0 +1,1 @@
+"""Other people's data as bags of ours: a mapping file says what is what."""
