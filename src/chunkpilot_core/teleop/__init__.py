@@ -1,0 +1,1 @@
+"""Teleoperation: sources of a human's (or a scripted operator's) wishes, one file each."""

@@ -1,0 +1,1 @@
+"""What the sources of teleoperation share: steering, and the way from wishes to commands."""
