@@ -1,0 +1,1 @@
+"""Support of the distance computations: the model of bodies and pairs, meshes."""
