@@ -56,7 +56,7 @@ class JointLimits(Check):
         limiter, dt = situation.limiter, situation.dt_s
         name = limiter.joints[joint]
         asked = float(proposal.requested[joint] - proposal.position[joint]) / dt
-        speed = float(limiter.max_velocity[joint])
+        speed = float(limiter.speed_limits(proposal.position, dt)[joint])
         if abs(asked) > speed:
             reason = f'asked for {asked:.3f} rad/s, velocity limit {speed:.3f} rad/s'
             return Finding(Reaction.CLAMP, reason, name, asked, speed)

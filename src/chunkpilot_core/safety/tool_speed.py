@@ -13,8 +13,12 @@ class ToolSpeed(Check):
 
     @dataclass(frozen=True)
     class Config(Check.Config):
-        """Rounding."""
+        """Whether people are near, and rounding."""
 
+        reduced: bool = option(False, 'reduced speed: somebody may be within reach')
+        reduced_speed: float = option(
+            0.25, 'limit of the tool at reduced speed', unit='m/s', min=0.01, max=1.0
+        )
         tolerance: float = option(1e-6, 'of the speed', unit='m/s', min=0.0, max=0.1)
 
     name = 'tool_speed'
@@ -24,9 +28,12 @@ class ToolSpeed(Check):
 
     def check(self, situation: Situation) -> Finding | None:
         """Compare the tool's next displacement with the limit."""
-        proposal, limit = situation.proposal, situation.robot.max_tool_speed
+        proposal = situation.proposal
+        limit = min(situation.robot.max_tool_speed, situation.tool_speed_limit)
         if proposal is None:
             return None
+        if self.config.reduced:
+            limit = min(limit, self.config.reduced_speed)
         moved = float(np.linalg.norm(proposal.next_tool - proposal.tool))
         speed = moved / situation.dt_s
         if speed <= limit + self.config.tolerance:

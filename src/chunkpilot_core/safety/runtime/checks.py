@@ -7,18 +7,35 @@ from typing import Any
 from chunkpilot_core import registry
 from chunkpilot_core.errors import UnknownNameError
 from chunkpilot_core.safety.base import Check, Finding, Situation, Stage
+from chunkpilot_core.safety.runtime.detector import Detector
 
 MANDATORY = (
     'estop',
     'clock',
+    'overrun',
     'joint_state',
     'command',
     'sequence',
     'staleness',
+    'stream_rate',
     'sensor_health',
     'joint_limits',
     'workspace',
     'tool_speed',
+    'obstacles',
+    'clearance',
+    'tracking',
+    'chunk_verdict',
+    'seam',
+    'consistency',
+    'stac',
+    'disagreement',
+    'odd_observation',
+    'odd_chunk',
+    'freeze',
+    'oscillation',
+    'progress',
+    'perturbation',
 )
 
 
@@ -46,6 +63,12 @@ class Checks:
         self._stages = {
             stage: [check for check in made if check.stage is stage] for stage in Stage
         }
+
+    @property
+    def detectors(self) -> dict[str, Detector]:
+        """The checks that have a calibration, by name."""
+        made = (check for checks in self._stages.values() for check in checks)
+        return {check.name: check for check in made if isinstance(check, Detector)}
 
     def findings(self, stage: Stage, situation: Situation) -> Iterator[Finding]:
         """Ask the checks of a stage one by one; the caller may change things in between."""

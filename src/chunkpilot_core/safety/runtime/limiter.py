@@ -67,6 +67,13 @@ class Limiter:
         self.lower, self.upper = self.hard_lower + inset, self.hard_upper - inset
         self.max_velocity = robot.limit_array('max_velocity')
         self.max_acceleration = robot.limit_array('max_acceleration')
+        # Near the ends of its range a joint may have to be slower. The arm can't brake harder than
+        # its acceleration, so that a larger deceleration there is cut down to it.
+        self._offset, limit = (
+            robot.limit_array(name) for name in ('velocity_offset', 'deceleration_limit')
+        )
+        self._slow_ends = np.isfinite(limit)
+        self._easing = np.where(self._slow_ends, np.minimum(limit, self.max_acceleration), 0.0)
         for name in ('lower', 'upper', 'max_velocity', 'max_acceleration'):
             if not np.all(np.isfinite(getattr(self, name))):
                 raise ConfigError(
@@ -168,12 +175,35 @@ class Limiter:
             speed = np.where(outside, np.minimum(speed, INWARD_SPEED), speed)
         up = braking_speed(np.maximum(self.upper - position, 0.0), self.max_acceleration, dt)
         down = braking_speed(np.maximum(position - self.lower, 0.0), self.max_acceleration, dt)
+        if self._slow_ends.any():
+            up = np.minimum(up, self._near_end(self.hard_upper - position, dt))
+            down = np.minimum(down, self._near_end(position - self.hard_lower, dt))
         slowest, fastest = -np.minimum(speed, down), np.minimum(speed, up)
         if effort < 1.0:  # speeding up gently; slowing down may always use all there is
             soft = velocity[:n], effort * gain[:n]
             fastest[:n] = np.minimum(fastest[:n], np.maximum(soft[0], 0.0) + soft[1])
             slowest[:n] = np.maximum(slowest[:n], np.minimum(soft[0], 0.0) - soft[1])
         return _Box(slowest, fastest, velocity - gain, velocity + gain)
+
+    def speed_limits(self, position: F64, dt: float) -> F64:
+        """Return the largest speed of each joint towards the nearer end of its range, (J,)."""
+        if not self._slow_ends.any():
+            return self.max_velocity
+        room = np.minimum(self.hard_upper - position, position - self.hard_lower)
+        return np.minimum(self.max_velocity, self._near_end(room, dt))
+
+    def _near_end(self, room: F64, dt: float) -> F64:
+        """
+        Return how fast joints may be with so much room, (J,), where the limit depends on it.
+
+        After the tick the room is smaller, and so is the limit: v <= sqrt(2 d (room - v dt)) - o,
+        solved for v.
+        """
+        lost = self._easing * dt
+        inside = lost * lost + 2.0 * self._easing * (np.maximum(room, 0.0) + self._offset * dt)
+        speed = np.maximum(np.sqrt(inside) - lost - self._offset, 0.0)
+        limited: F64 = np.where(self._slow_ends, speed, np.inf)
+        return limited
 
 
 def _share(direct: F64, closing: F64, low: F64, high: F64) -> float | None:

@@ -1,5 +1,6 @@
 """Owns the setpoint: how far a tick moves it, and what the motion checks make of that."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chunkpilot_core.safety.base import Finding, Proposal, Situation, Stage
@@ -8,6 +9,8 @@ from chunkpilot_core.safety.runtime.checks import Checks
 from chunkpilot_core.safety.runtime.limiter import Step
 from chunkpilot_core.types import Command, F64, nanoseconds, Reaction, seconds
 import numpy as np
+
+FALL_S = 0.2  # from full speed to none, where slowing is not about the next setpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,16 @@ class Mover:
         self._recovery_s = recovery_s
         size = len(self._limiter.joints)
         self.position, self.velocity = np.zeros(size), np.zeros(size)
+        self.ceiling = 1.0  # of the speed scale, whatever the checks say
         self.slow = 1.0  # speed scale that the checks ask for
         self._tool = np.zeros(3)
-        self._forward = self.position, self._tool  # joints and tool of the newest kinematics
+        self._forward: tuple[F64, F64 | None] = self.position, None  # joints and their frames
         self._moved_ns = 0  # until when the setpoint was moved
+
+    @property
+    def tool(self) -> F64:
+        """Where the setpoint has the tool, shape (3,)."""
+        return self._tool
 
     @property
     def at_rest(self) -> bool:
@@ -54,11 +63,32 @@ class Mover:
         """Largest commanded joint speed of the arm [rad/s]."""
         return float(np.abs(self.velocity[: self._limiter.n_arm]).max())
 
+    @property
+    def frames(self) -> F64 | None:
+        """The arm's frames at :attr:`position`, if they are known."""
+        joints, frames = self._forward
+        return frames if joints is self.position else None
+
     def start(self, position: F64, now_ns: int) -> None:
         """Begin at ``position`` (J,), at rest."""
         self.position, self.velocity = position, np.zeros_like(position)
         self._tool = self._kinematics.forward(position[: self._limiter.n_arm]).position
-        self.slow, self._moved_ns = 1.0, now_ns
+        self._moved_ns = now_ns
+        self.restart_scale()
+
+    def restart_scale(self) -> None:
+        """Forget that checks had slowed the arm down."""
+        self.slow = self.ceiling
+
+    def settle(self, findings: Sequence[Finding]) -> None:
+        """Let an arm at rest begin as slowly as it should be; only a moving one slows down."""
+        wished = self._wished(findings)
+        if self.slow > wished and self.at_rest:
+            self.slow = wished
+
+    def _wished(self, findings: Sequence[Finding]) -> float:
+        """Return the speed scale that is asked for, whatever the next setpoint is."""
+        return min(self.ceiling, *(found.scale for found in findings), 1.0)
 
     def restart_clock(self, now_ns: int) -> None:
         """Count time from now on: what it was before means nothing."""
@@ -85,6 +115,7 @@ class Mover:
     def follow(self, aim: Aim, dt: float, scale: float, findings: list[Finding]) -> Step:
         """Go towards an aim as far as limits and checks let; what they object to is added."""
         situation, slowest = self._situation, 1.0
+        wished = self._wished(findings)
         step = self._towards(aim, aim.velocity, dt, scale)
         situation.proposal = self._propose(aim, step, dt)
         for found in self._checks.findings(Stage.MOTION, situation):
@@ -92,7 +123,9 @@ class Mover:
                 continue
             findings.append(found)
             slowest = min(slowest, found.scale)
-            if found.brake:
+            if found.reaction >= Reaction.HOLD:
+                step = self.brake(dt)
+            elif found.brake:
                 step = self._detour(aim, dt, scale)
             elif found.scale < 1.0:
                 wish = step.velocities * found.scale
@@ -100,7 +133,11 @@ class Mover:
             else:
                 continue
             situation.proposal = self._propose(aim, step, dt)
-        self.slow = min(slowest, self.slow + dt / max(self._recovery_s, dt), 1.0)
+        self.slow = min(
+            slowest,
+            max(wished, self.slow - dt / FALL_S),
+            self.slow + dt / max(self._recovery_s, dt),
+        )
         return step
 
     def brake(self, dt: float) -> Step:
@@ -153,8 +190,12 @@ class Mover:
         return step
 
     def _propose(self, aim: Aim, step: Step, dt: float) -> Proposal:
-        stop = self._limiter.stop_position(step.positions, step.velocities, dt)
-        stop_tool = self._tool_at(stop, step.velocities)
+        n, stop = self._limiter.n_arm, self._limiter.stop_position(*step[:2], dt)
+        frames, tools = None, (self._tool, self._tool)
+        if step.velocities[:n].any():  # most of the tick's cost is here: once for everybody
+            frames = self._kinematics.frames_along(np.array((step.positions[:n], stop[:n])))
+            tools = frames[0, -1, :3, 3], frames[1, -1, :3, 3]
+            self._forward = step.positions, frames[0]
         return Proposal(
             self.position,
             self.velocity,
@@ -163,17 +204,18 @@ class Mover:
             *step,
             stop,
             self._tool,
-            self._tool_at(step.positions, step.velocities),
-            stop_tool,
+            *tools,
+            frames,
         )
 
     def _tool_at(self, joints: F64, velocity: F64) -> F64:
-        """Return the tool's position (3,); one is kept, as most of the tick's cost is here."""
+        """Return the tool's position (3,); that of the newest proposal is known."""
         n = self._limiter.n_arm
         if not velocity[:n].any():
             return self._tool
-        known, tool = self._forward
-        if known is not joints:
-            tool = self._kinematics.forward(joints[:n]).position
-            self._forward = joints, tool
+        known, frames = self._forward
+        if known is not joints or frames is None:
+            frames = self._kinematics.frames(joints[:n])
+            self._forward = joints, frames
+        tool: F64 = frames[-1, :3, 3]
         return tool

@@ -5,6 +5,7 @@ from typing import Any
 
 from chunkpilot_core.safety.base import Finding, NAN, Situation
 from chunkpilot_core.safety.runtime.events import EventLog
+from chunkpilot_core.safety.runtime.gate import Gate
 from chunkpilot_core.safety.runtime.machine import Machine, Transition
 from chunkpilot_core.types import (
     ArmState,
@@ -52,6 +53,28 @@ class Reporter:
         """Tell of a command that was not accepted."""
         self._event('rejection', found, situation, command)
 
+    def replan(self, found: Finding, situation: Situation) -> None:
+        """Ask execution for another chunk; of one that is rejected no more may run."""
+        if found.reaction is Reaction.REJECT_CHUNK and found.keep_rows < 0:
+            found = replace(found, keep_rows=0)
+        self._event('replan', found, situation, None)
+
+    def tell(self, found: Finding, situation: Situation) -> None:
+        """Tell of something that the guard does not react to."""
+        self._event('info', found, situation, None)
+
+    def control(self, reason: str, taken: bool, situation: Situation) -> None:
+        """Tell who drives from now on; taking and giving back are different events."""
+        what = 'taken' if taken else 'given back'
+        found = Finding(Reaction.PASS, reason, what, check='control')
+        self._event('info', found, situation, None)
+
+    def gated(self, gate: Gate, command: Command | None, situation: Situation) -> None:
+        """Tell what has become of irreversible actions since the last call."""
+        for found in gate.news:
+            self._event('gate', found, situation, command)
+        gate.news.clear()
+
     def verdict(
         self,
         findings: list[Finding],
@@ -89,7 +112,7 @@ class Reporter:
             on_timer=on_timer,
             **_ids(newest),
             source=setpoint.source,
-            escalate=reaction >= Reaction.STOP,
+            escalate=reaction >= Reaction.STOP or any(found.escalate for found in findings),
             check=found.check,
             joint=found.joint,
             value=found.value,
@@ -102,8 +125,10 @@ class Reporter:
             command_age_s=seconds(situation.now_ns - newest.stamp_ns) if newest else NAN,
             row_age_s=_row_age_s(newest, situation.now_ns),
             period_s=seconds(situation.steady_ns - last_ns) if last_ns else 0.0,
+            clearances=situation.nearest,
             counters=tuple(self._counters),
             tick_steady_ns=command.tick_steady_ns if command else 0,
+            steady_ns=situation.steady_ns,
         )
 
     def transitions(self, machine: Machine, situation: Situation) -> None:
@@ -143,7 +168,9 @@ class Reporter:
                 margin=found.margin,
                 reason=found.reason,
                 command_id=command.id if command else flow.last_id,
-                chunk_id=command.chunk_id if command else flow.last_chunk,
+                chunk_id=found.chunk_id or (command.chunk_id if command else flow.last_chunk),
+                keep_rows=found.keep_rows,
+                escalate=found.escalate,
             ),
             situation.steady_ns,
         )

@@ -39,12 +39,15 @@ class TargetSolver:
         self._lower = np.array(robot.workspace_lower) + WALL
         self._upper = np.array(robot.workspace_upper) - WALL
 
-    def solve(self, command: Command, commanded: F64, gripper: F64) -> Target | Finding:
+    def solve(
+        self, command: Command, commanded: F64, gripper: F64, frames: F64 | None = None
+    ) -> Target | Finding:
         """
         Return the joint targets, or why there are none.
 
         :param commanded: joints commanded last, shape (n,): where inverse kinematics starts
         :param gripper: finger targets in force, shape (J - n,), for commands without a gripper
+        :param frames: of the arm where it is commanded, if known
         """
         clipped = None
         arm, fingers = commanded, gripper
@@ -57,18 +60,20 @@ class TargetSolver:
             else:
                 position = np.minimum(np.maximum(group.values[:3], self._lower), self._upper)
                 clipped = self._clipping(group.values[:3], position)
-                found = self._inverse(group, position, commanded)
+                found = self._inverse(group, position, commanded, frames)
                 if isinstance(found, Finding):
                     return found
                 arm = found
         return Target(np.concatenate((arm, fingers)), clipped)
 
-    def _inverse(self, group: CommandGroup, position: F64, commanded: F64) -> F64 | Finding:
+    def _inverse(
+        self, group: CommandGroup, position: F64, commanded: F64, frames: F64 | None
+    ) -> F64 | Finding:
         rotation = self._kinematics.tool_rotation
         if group.rotation is Rotation.QUATERNION:
             quaternion = group.values[3:] / np.linalg.norm(group.values[3:])
             rotation = rotations.from_quaternion(quaternion)
-        solution = self._kinematics.inverse(position, rotation, commanded)
+        solution = self._kinematics.inverse(position, rotation, commanded, frames=frames)
         near = solution.position_error <= REACHED_M and solution.rotation_error <= REACHED_RAD
         if near and np.isfinite(solution.joints).all():
             return solution.joints
@@ -111,9 +116,20 @@ class Stream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every command and the sender."""
+        """Forget every command and all senders."""
+        self._channel = 0
+        self._senders: dict[int, tuple[int, Id, Id]] = {}
         self.session = 0
         self.last_id = self.last_chunk = Id()
+        self.flowed = False
+        self.pause()
+
+    def hand_over(self, channel: int) -> None:
+        """Go on with the sender of another channel, where it was when it was heard last."""
+        self._senders[self._channel] = self.session, self.last_id, self.last_chunk
+        self._channel = channel
+        unknown = 0, Id(), Id()
+        self.session, self.last_id, self.last_chunk = self._senders.pop(channel, unknown)
         self.flowed = False
         self.pause()
 
@@ -124,16 +140,24 @@ class Stream:
         self.target: Target | None = None
         self.velocity = self._difference = np.zeros(0)
 
-    def accept(self, command: Command, target: Target, now_ns: int) -> None:
-        """Take the newest command."""
+    def accept(
+        self, command: Command, target: Target, now_ns: int, position: F64, velocity: F64
+    ) -> None:
+        """
+        Take the newest command.
+
+        :param position: sent last, (J,): the target before the first one
+        :param velocity: with which it was sent, (J,)
+        """
         before, last = self.accepted, self.target
         difference = np.zeros(len(target.joints))
-        if before is not None and last is not None:
+        if before is None or last is None:
+            difference = (target.joints - position) / self._period_s
+            self._difference = velocity
+        else:
             passed_s = (command.stamp_ns - before.stamp_ns) / NS_PER_S
             if 0.2 * self._period_s <= passed_s <= 3.0 * self._period_s:
                 difference = (target.joints - last.joints) / passed_s
-        if last is None:
-            self._difference = difference
         agree = np.sign(difference) == np.sign(self._difference)
         smaller = np.minimum(np.abs(difference), np.abs(self._difference))
         self.velocity = np.where(agree, np.sign(difference) * smaller, 0.0)

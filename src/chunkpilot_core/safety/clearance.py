@@ -1,0 +1,126 @@
+"""
+Neither the arm nor what it holds comes nearer to anything than its pair's threshold.
+
+Judged where the setpoint goes next and where the arm would come to rest if it braked then. Only
+motion by which a distance falls is slowed or refused: the way out is always free.
+"""
+
+from dataclasses import dataclass
+
+from chunkpilot_core.clearance.base import Clearance as Distances
+from chunkpilot_core.config import option
+from chunkpilot_core.safety.base import Check, Finding, Proposal, Situation, Stage
+from chunkpilot_core.types import F64, Reaction
+import numpy as np
+
+NOISE_M = 2e-6  # of distances between meshes
+CREEP_M = 1e-4  # a pair that is too near comes nearer by this in all, however slowly
+BEYOND_M = 0.03  # above the distance that slows, nothing has to be known
+NEAREST = 3  # pairs that are told in every verdict
+
+
+class Clearance(Check):
+    """Slows down on the way in, brakes where braking is due, and holds what insists."""
+
+    @dataclass(frozen=True)
+    class Config(Check.Config):
+        """How slow is slow."""
+
+        least_scale: float = option(
+            0.05, 'of the speed, just before the distance that stops', min=0.01, max=1.0
+        )
+        falling_m: float = option(
+            1e-5,
+            'a distance that falls by less in a tick is not slowed',
+            unit='m',
+            min=0.0,
+            max=1e-3,
+        )
+        resting: float = option(
+            0.02,
+            'an arm slower than this that still insists is held',
+            unit='rad/s',
+            min=0.0,
+            max=1.0,
+        )
+
+    name = 'clearance'
+    order = 10
+    stage = Stage.MOTION
+    config: Config
+    _known: tuple[F64, int, F64] | None = None
+    _farthest: tuple[int, F64] | None = None
+
+    def check(self, situation: Situation) -> Finding | None:
+        """Compare the distances now, next and at rest, tightest pair first."""
+        proposal, distances = situation.proposal, situation.clearance
+        if proposal is None or distances is None:
+            return None
+        now, ahead = self._measure(proposal, distances)
+        situation.nearest = _nearest(distances, now)
+        if ahead is None:
+            return None
+        nearest = ahead.min(axis=0)
+        tolerance = np.where(nearest < distances.stop, NOISE_M, self.config.falling_m)
+        falls = nearest < now - tolerance
+        falls |= nearest < np.minimum(self._since_near(now, distances), distances.stop) - CREEP_M
+        watched = falls & (nearest < distances.slow)
+        if not watched.any():
+            return None
+        room = (nearest - distances.stop) / (distances.slow - distances.stop)
+        worst = int(np.argmin(np.where(watched, room, np.inf)))
+        return self._object(worst, float(room[worst]), ahead[:, worst], situation)
+
+    def reset(self) -> None:
+        """Measure anew: the arm starts from somewhere else."""
+        self._known = self._farthest = None
+
+    def _since_near(self, now: F64, distances: Distances) -> F64:
+        """Return the distances (P,); of a pair that is too near the largest since it came so."""
+        before = self._farthest
+        if before is not None and before[0] == distances.version:
+            now = np.where(now < distances.stop, np.maximum(now, before[1]), now)
+        self._farthest = distances.version, now
+        return now
+
+    def _measure(self, proposal: Proposal, distances: Distances) -> tuple[F64, F64 | None]:
+        """Return the distances now, (P,), and next and at rest, (1 or 2, P); None = no motion."""
+        known = self._known
+        if known is not None and known[0] is proposal.position and known[1] == distances.version:
+            now = known[2]
+        else:
+            now = distances.sweep(proposal.position[None], reach=distances.slow + BEYOND_M)[0]
+        self._known = proposal.next_position, distances.version, now
+        if np.array_equal(proposal.next_position, proposal.position):
+            return now, None
+        poses, frames = [proposal.next_position, proposal.stop_position], proposal.frames
+        if np.array_equal(poses[0], poses[1]):
+            poses, frames = poses[:1], frames if frames is None else frames[:1]
+        ahead = distances.sweep(np.array(poses), frames, distances.slow + BEYOND_M)
+        self._known = proposal.next_position, distances.version, ahead[0]
+        return now, ahead
+
+    def _object(self, worst: int, room: float, ahead: F64, situation: Situation) -> Finding:
+        distances, proposal = situation.clearance, situation.proposal
+        assert distances is not None
+        assert proposal is not None
+        pair, stop = distances.names[worst], float(distances.stop[worst])
+        nearest = float(ahead.min())
+        if room >= 0.0:
+            slow = float(distances.slow[worst])
+            scale = min(max(room, self.config.least_scale), 1.0)
+            reason = f'{pair} nears {nearest:.4f} m, slow below {slow:.4f} m'
+            return Finding(Reaction.SLOW, reason, pair, nearest, slow, scale=scale)
+        speed = float(np.abs(proposal.velocity[: situation.limiter.n_arm]).max())
+        insists = ahead[0] < stop or speed < self.config.resting
+        where = 'would be' if len(ahead) == 1 or ahead[0] <= ahead[1] else 'would come to rest at'
+        reason = f'{pair} {where} {nearest:.4f} m, not below {stop:.4f} m'
+        reaction = Reaction.HOLD if insists else Reaction.SLOW
+        return Finding(reaction, reason, pair, nearest, stop, brake=True)
+
+
+def _nearest(distances: Distances, found: F64) -> dict[str, float]:
+    """Return the pairs that are nearest to what stops the arm, with their distance."""
+    margin = np.where(found < distances.slow + BEYOND_M, found - distances.stop, np.inf)
+    order = np.argsort(margin)[:NEAREST].tolist()
+    return {distances.names[i]: float(found[i]) for i in order if margin[i] < np.inf}
