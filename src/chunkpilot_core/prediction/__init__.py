@@ -1,0 +1,1 @@
+"""What a chunk will do: judged before it runs."""
