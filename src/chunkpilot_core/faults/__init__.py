@@ -1,0 +1,1 @@
+"""Faults on purpose, of streams of messages and of processes: what the guard has to stand."""
