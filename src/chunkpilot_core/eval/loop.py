@@ -7,27 +7,35 @@ and an episode depends on its seed alone, not on those before it.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 import math
 from typing import Any
 
 from chunkpilot_core import camera as cameras
 from chunkpilot_core import robot as robots
 from chunkpilot_core import spaces
+from chunkpilot_core.clearance.runtime.bodies import Obstacle, ObstacleList
 from chunkpilot_core.config import option
+from chunkpilot_core.errors import ConfigError
+from chunkpilot_core.eval.forked import forked
 from chunkpilot_core.eval.inference import VirtualInference
 from chunkpilot_core.eval.latency import LatencyModel
 from chunkpilot_core.eval.motion import jerk
+from chunkpilot_core.eval.prediction import Prediction, VirtualPrediction
 from chunkpilot_core.execution.base import Strategy
-from chunkpilot_core.execution.runtime.executor import Executor
+from chunkpilot_core.execution.runtime.executor import Executor, Tick
+from chunkpilot_core.execution.runtime.surprise import monitor
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.perception.runtime.pipeline import Perception
 from chunkpilot_core.policies.base import Policy
+from chunkpilot_core.safety.chunk_verdict import ChunkVerdict
 from chunkpilot_core.safety.runtime.guard import Guard
 from chunkpilot_core.sim.renderer import Renderer
 from chunkpilot_core.sim.world import CONTROL_DT_S, World
+from chunkpilot_core.tasks.base import TaskDefinition
 from chunkpilot_core.types import (
     ArmState,
     ExecutedRows,
@@ -38,9 +46,11 @@ from chunkpilot_core.types import (
     JointState,
     nanoseconds,
     Observation,
+    SafetyVerdict,
     seconds,
     Task,
 )
+import cv2
 import numpy as np
 
 SESSION = 1  # of every id here; real nodes draw it at random
@@ -66,8 +76,19 @@ class LoopConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Fixed things in the way, made of a world and its seed; whether the guard knows them."""
+
+    make: Callable[[World, int], Sequence[Obstacle]]
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """What happened in one episode; jerk is that of the sent tool motion [m/s3]."""
+    """
+    What happened in one episode; jerk is that of the sent tool motion [m/s3], ``interrupts`` are
+    the reasons for which horizons were cut.
+    """
 
     seed: int
     success: bool
@@ -90,8 +111,23 @@ class EpisodeResult:
     observation_age_p50_s: float
     observation_age_p99_s: float
     first_action_s: float
+    chunks_accepted: int = 0
+    disturbances: int = 0
+    interrupts: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()  # of the surroundings
     reactions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> 'EpisodeResult':
+        """
+        Return a result that was kept as JSON, which knows no tuples.
+
+        :raises TypeError: fields are missing or unknown
+        """
+        names = ('interrupts', 'touched', 'notes')
+        lists = {name: tuple(values[name]) for name in names if name in values}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +145,7 @@ class Loop:
 
     def __init__(
         self,
-        task: str,
+        task: str | TaskDefinition,
         policy: Policy,
         latency: LatencyModel | None = None,
         config: LoopConfig | None = None,
@@ -119,9 +155,12 @@ class Loop:
         """
         Build the world around a policy.
 
-        :param parts: configurations by name: ``world``, ``perception``, ``executor``, ``guard``
+        :param task: registered name, or a configured task
+        :param parts: configurations by name: ``world``, ``disturbance``, ``perception``,
+            ``executor``, ``surprise``, ``guard``, ``gate``, ``prediction``, ``surroundings``
         :param stopwatch_ns: a clock, to add the real time of inference to the latency
         """
+        cv2.setNumThreads(1)  # its threads would be missing in copies of the process: see run_each
         self.policy = policy
         self.latency = latency or LatencyModel()
         self.config = config or LoopConfig()
@@ -138,20 +177,52 @@ class Loop:
         seed: int,
         strategy: Strategy,
         watch: Callable[[Frame], None] | None = None,
+        parts: Mapping[str, Any] | None = None,
     ) -> EpisodeResult:
         """
         Run one episode.
 
         :param seed: of scene, noise, latency and policy
         :param strategy: used as it is: what it learns in the episode stays in it
+        :param parts: instead of those given at first, all but ``world``
         """
-        return _Episode(self, seed, strategy, watch).run()
+        return _Episode(self, seed, strategy, watch, {**self._parts, **(parts or {})}).run()
 
-    def calibrate(self, strategy: Strategy, seeds: range) -> Strategy:
-        """Return a copy of a strategy that has seen some episodes, for those that learn online."""
+    def run_each(
+        self, seed: int, runs: Sequence[tuple[Strategy, Mapping[str, Any]]]
+    ) -> list[EpisodeResult]:
+        """
+        Run one seed with several strategies, each with its parts, as :meth:`run` would.
+
+        What comes before the start, a third of the work, is done once: each strategy goes on from
+        there in a copy of this process, and learns nothing that is kept.
+
+        :raises ConfigError: parts that differ in more than ``executor`` and ``surprise``
+        """
+        merged = [(strategy, {**self._parts, **parts}) for strategy, parts in runs]
+        shared = [
+            {name: part for name, part in parts.items() if name not in ('executor', 'surprise')}
+            for _, parts in merged
+        ]
+        if any(parts != shared[0] for parts in shared):
+            raise ConfigError(f'parts {shared}: these begin differently')
+        episode = _Episode(self, seed, merged[0][0], None, merged[0][1])
+        for strategy, parts in merged[1:]:
+            episode.add(strategy, parts)
+        episode.prepare()
+        return [forked(partial(episode.finish_with, number)) for number in range(len(merged))]
+
+    def calibrate(
+        self, strategy: Strategy, seeds: range, parts: Mapping[str, Any] | None = None
+    ) -> Strategy:
+        """
+        Return a copy of a strategy that has seen some episodes, for those that learn online.
+
+        Nothing disturbs these: they are to show what is normal.
+        """
         prepared = copy.deepcopy(strategy)
         for seed in seeds:
-            self.run(seed, prepared)
+            self.run(seed, prepared, None, {**(parts or {}), 'disturbance': None})
         return prepared
 
     def close(self) -> None:
@@ -164,24 +235,34 @@ class _Episode:
     """The state of one episode."""
 
     def __init__(
-        self, loop: Loop, seed: int, strategy: Strategy, watch: Callable[[Frame], None] | None
+        self,
+        loop: Loop,
+        seed: int,
+        strategy: Strategy,
+        watch: Callable[[Frame], None] | None,
+        parts: Mapping[str, Any],
     ) -> None:
         self._loop, self._seed, self._watch = loop, seed, watch
         self._world, self._space = loop._world, loop.policy.spec.space
+        self._world.disturb(parts.get('disturbance'))
         self._task: Task = self._world.reset(seed)
         self._offset_ns = START_NS - self._world.time_ns
-        parts = loop._parts
-        self._guard = Guard(loop._robot, parts.get('guard'))
-        self._guard.set_space(self._space, loop.policy.spec.dt_s)
+        prediction: Prediction | None = parts.get('prediction')
+        self._prediction = None
+        if prediction is not None:
+            self._prediction = VirtualPrediction(loop._robot, prediction, self._space)
+        self._guard = Guard(
+            loop._robot,
+            parts.get('guard'),
+            gate=parts.get('gate'),
+            checks={'chunk_verdict': ChunkVerdict.Config(require=prediction is not None)},
+        )
+        self._guard.set_space(self._space, loop.policy.spec.dt_s, loop.policy.spec.name)
+        self._guard.tell_of_chunks(parts.get('witness'))
         self._perception = Perception(
             loop._robot, {loop._camera.name: loop._camera}, parts.get('perception')
         )
-        self._executor = Executor(strategy, parts.get('executor'), loop._robot, SESSION)
-        self._executor.configure(loop.policy.spec)
-        history = loop.latency.history(loop.config.known_delays, seed)
-        self._executor.remember_delays(
-            CONTROL_DT_S * math.ceil(delay / CONTROL_DT_S - 1e-6) for delay in history
-        )
+        self._executors = [self._make_executor(strategy, parts)]
         loop.policy.reset(seed)
         loop.latency.reset(seed)
         self._inference = VirtualInference(loop.policy, loop.latency, SESSION, loop._stopwatch_ns)
@@ -190,14 +271,58 @@ class _Episode:
         self._camera_ns = self._observe_ns = START_NS
         self._observation: Observation | None = None
         self._status: GuardStatus | None = None
+        self._verdict: SafetyVerdict | None = None
         self._sent: list[F64] = []
+        self._touched: set[str] = set()
+        self._surround(parts.get('surroundings'))
         self._reactions: Counter[str] = Counter()
         self._notes: list[str] = []
         self._running = False
 
+    def _surround(self, surroundings: Surroundings | None) -> None:
+        """Put obstacles into the world, and let guard and prediction know of them."""
+        if surroundings is None:
+            return
+        obstacles = tuple(surroundings.make(self._world, self._seed))
+        self._world.place(obstacles)
+        if not surroundings.known:
+            return
+        self._guard.on_obstacles(ObstacleList(START_NS, obstacles, lasting=True), START_NS)
+        if self._prediction is not None:
+            self._prediction.set_obstacles(obstacles)
+
+    def _make_executor(self, strategy: Strategy, parts: Mapping[str, Any]) -> Executor:
+        loop = self._loop
+        executor = Executor(
+            strategy,
+            parts.get('executor'),
+            loop._robot,
+            SESSION,
+            monitor(parts.get('surprise')),
+        )
+        executor.configure(loop.policy.spec)
+        history = loop.latency.history(loop.config.known_delays, self._seed)
+        executor.remember_delays(
+            CONTROL_DT_S * math.ceil(delay / CONTROL_DT_S - 1e-6) for delay in history
+        )
+        return executor
+
+    def add(self, strategy: Strategy, parts: Mapping[str, Any]) -> None:
+        """Let another executor look on, which may be the one that :meth:`finish_with` takes."""
+        self._executors.append(self._make_executor(strategy, parts))
+
+    def finish_with(self, number: int) -> EpisodeResult:
+        """Run from the start on with one of the executors."""
+        self._executors = [self._executors[number]]
+        return self.finish()
+
     def run(self) -> EpisodeResult:
-        self._perception.on_task(self._task)
-        self._prepare()
+        """Run all of it."""
+        self.prepare()
+        return self.finish()
+
+    def finish(self) -> EpisodeResult:
+        """Run from the start on."""
         started_ns = self._now_ns
         self._running = True
         episode_id = f'seed-{self._seed}'
@@ -213,11 +338,16 @@ class _Episode:
         return self._result(success, seconds(self._now_ns - started_ns))
 
     @property
+    def _executor(self) -> Executor:
+        return self._executors[0]
+
+    @property
     def _now_ns(self) -> int:
         return self._world.time_ns + self._offset_ns
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Arm, and wait until perception knows what the policy needs, as task_node does."""
+        self._perception.on_task(self._task)
         for _ in range(round(WARM_UP_S / CONTROL_DT_S)):
             self._tick()
             if self._ready():
@@ -244,18 +374,23 @@ class _Episode:
         self._guard.on_joint_state(state, now_ns)
         self._perceive(state, now_ns)
         self._receive(now_ns)
-        measured = spaces.from_joints(self._space, self._loop._kinematics, state)
-        tick = self._executor.tick(now_ns, measured, now_ns)
+        tick = self._execute(state, now_ns)
         if tick.request is not None:
             self._inference.request(tick.request, now_ns)
             self._receive(now_ns)
         if tick.command is not None:
             self._guard.on_command(tick.command, now_ns)
+        for verdict in self._prediction.due(now_ns) if self._prediction else ():
+            self._guard.on_chunk_verdict(verdict, now_ns)
         answer = self._guard.tick(now_ns, now_ns, tick.command is None)
-        self._status = answer.status
-        self._executor.set_speed_scale(answer.speed_scale)
-        if answer.status_changed:
-            self._executor.set_guard(answer.status, now_ns)
+        self._status, self._verdict = answer.status, answer.verdict
+        for executor in self._executors:
+            executor.set_speed_scale(answer.speed_scale)
+            for event in answer.events:
+                if event.kind == 'replan':
+                    executor.replan(event, now_ns)
+            if answer.status_changed:
+                executor.set_guard(answer.status, now_ns)
         if self._running:
             self._reactions[answer.verdict.reaction.name] += 1
             for event in answer.events:
@@ -263,7 +398,17 @@ class _Episode:
             if tick.command is not None and answer.positions is not None:
                 self._sent.append(answer.positions)
         self._world.step(answer.positions)
+        if self._running:
+            self._touched |= self._world.touched()
         self._show(now_ns, answer.positions)
+
+    def _execute(self, state: JointState, now_ns: int) -> Tick:
+        measured = None
+        for executor in self._executors:
+            if measured is None and executor.running:
+                measured = spaces.from_joints(self._space, self._loop._kinematics, state)
+            tick = executor.tick(now_ns, measured, now_ns)
+        return tick
 
     def _perceive(self, state: JointState, now_ns: int) -> None:
         config = self._loop.config
@@ -277,22 +422,26 @@ class _Episode:
             self._perception.on_image(self._images.popleft()[1])
         if now_ns >= self._observe_ns:
             self._observe_ns += nanoseconds(1.0 / config.observation_hz)
+            self._perception.on_task(self._world.task)  # its goal may have moved
             seen = self._perception.observe(now_ns)
             if seen is not None:
                 self._observation = seen
-                self._executor.observe(seen, now_ns)
+                for executor in self._executors:
+                    executor.observe(seen, now_ns)
                 self._guard.on_observation(seen, now_ns)
 
     def _receive(self, now_ns: int) -> None:
         for chunk in self._inference.work(self._observation, now_ns):
+            self._guard.on_chunk(chunk, now_ns)
+            if self._prediction is not None and self._verdict is not None:
+                self._prediction.take(chunk, self._verdict, now_ns)
             reason = self._executor.receive(chunk, now_ns)
             if reason is not None:
                 self._note(f'chunk refused: {reason}')
 
     def _show(self, now_ns: int, sent: F64 | None) -> None:
-        executed = self._guard.executed()
         if self._watch is not None:
-            self._watch(Frame(now_ns, self._observation, sent, executed))
+            self._watch(Frame(now_ns, self._observation, sent, self._guard.executed()))
 
     def _note(self, text: str) -> None:
         if len(self._notes) < NOTES:
@@ -312,6 +461,9 @@ class _Episode:
             unanswered=len(self._inference.problems),
             peak_jerk=peak,
             rms_jerk=rms,
+            disturbances=self._world.disturbances,
+            touched=tuple(sorted(self._touched)),
+            interrupts=self._executor.interrupts,
             reactions=dict(sorted(self._reactions.items())),
             notes=tuple(self._notes),
             **{name: getattr(stats, name) for name in _COUNTED},
@@ -327,6 +479,7 @@ _COUNTED = (
     'base_horizon',
     'ticks',
     'starved_ticks',
+    'chunks_accepted',
     'chunks_rejected',
     'cuts',
     'merges',

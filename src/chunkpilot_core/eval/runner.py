@@ -1,12 +1,11 @@
 """Many episodes with several strategies on the same seeds: parallel, resumable."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import as_completed, Future, ProcessPoolExecutor
+from concurrent.futures import as_completed, Future
+import copy
 from dataclasses import asdict, dataclass, field
 import hashlib
 import json
-import multiprocessing
-import os
 from pathlib import Path
 import sys
 import time
@@ -14,34 +13,54 @@ from typing import Any, IO
 
 from chunkpilot_core import config as configs
 from chunkpilot_core import registry
-from chunkpilot_core.errors import ConfigError
+from chunkpilot_core.errors import ConfigError, UnknownNameError
+from chunkpilot_core.eval import sources
+from chunkpilot_core.eval import workers as processes
 from chunkpilot_core.eval.latency import LatencyModel
 from chunkpilot_core.eval.loop import EpisodeResult, Loop, LoopConfig
+from chunkpilot_core.eval.prediction import Prediction
 from chunkpilot_core.execution.base import Strategy
 from chunkpilot_core.execution.runtime.executor import Executor
+from chunkpilot_core.execution.runtime.surprise import Surprise
 from chunkpilot_core.perception.runtime.pipeline import Perception
 from chunkpilot_core.policies.runtime import checkpoint
+from chunkpilot_core.safety.runtime.gate_config import GateConfig
 from chunkpilot_core.safety.runtime.guard import Guard
+from chunkpilot_core.sim.disturbance import DisturbanceConfig
 from chunkpilot_core.sim.world import World
+from chunkpilot_core.tasks.base import TaskDefinition
 from tqdm import tqdm
 
 CALIBRATION_SEED = 10_000_000  # far from the seeds of evaluations and demonstrations
 PARTS = {
     'world': World.Config,
+    'disturbance': DisturbanceConfig,
     'loop': LoopConfig,
     'perception': Perception.Config,
     'executor': Executor.Config,
+    'surprise': Surprise.Config,
     'guard': Guard.Config,
+    'gate': GateConfig,
+    'prediction': Prediction,
 }
+
+
+LASTING = ('world', 'loop')  # parts that all entries of a comparison share
+EXECUTION = ('executor', 'surprise')  # parts that do nothing before an episode starts
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of the comparison: a strategy plug-in with its options."""
+    """
+    One row of the comparison: a strategy plug-in with its options.
+
+    ``parts`` are options of other parts for this row alone, e.g. of the executor.
+    """
 
     label: str
     plugin: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def build(self) -> Strategy:
         """Return the strategy; raises ConfigError for options that it does not have."""
@@ -65,6 +84,7 @@ class Settings:
     measured_inference: bool = False
     calibration_episodes: int = 12
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    task_options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """
@@ -78,22 +98,42 @@ class Settings:
         labels = [entry.label for entry in self.entries]
         if not labels or len(set(labels)) != len(labels):
             raise ConfigError(f'strategies {labels}: at least one, each once')
-        registry.get('tasks', self.task)
+        self.definition()
         self.latency()
         self.built_parts()
         spec = checkpoint.load(self.policy).spec
         for entry in self.entries:
+            self.built_parts(entry)
             entry.build().configure(spec)
+
+    def definition(self) -> TaskDefinition:
+        """Return the task; raises ConfigError for options that it does not have."""
+        cls = registry.get('tasks', self.task)
+        task: TaskDefinition = cls(configs.build(cls.Config, self.task_options, 'task.'))
+        return task
 
     def latency(self) -> LatencyModel:
         """Return the model of the policy's latency."""
         return LatencyModel(self.latency_s, self.jitter_s, self.trace)
 
-    def built_parts(self) -> dict[str, Any]:
-        """Return the configurations of the loop's parts."""
+    def built_parts(self, entry: Entry | None = None) -> dict[str, Any]:
+        """
+        Return the configurations of the loop's parts.
+
+        :param entry: whose own options go before those for all
+        :raises ConfigError: options out of range, or of a part that all entries share
+        """
+        own = entry.parts if entry else {}
+        for name in own:
+            if name not in PARTS or name in LASTING:
+                allowed = [part for part in PARTS if part not in LASTING]
+                raise ConfigError(str(UnknownNameError('part of an entry', name, allowed)))
+        merged = {
+            name: {**self.parts.get(name, {}), **own.get(name, {})}
+            for name in {**self.parts, **own}
+        }
         return {
-            name: configs.build(PARTS[name], values, f'{name}.')
-            for name, values in self.parts.items()
+            name: configs.build(PARTS[name], values, f'{name}.') for name, values in merged.items()
         }
 
     def loop(self) -> Loop:
@@ -104,23 +144,19 @@ class Settings:
         parts = self.built_parts()
         stopwatch = time.perf_counter_ns if self.measured_inference else None
         policy = checkpoint.load(self.policy)
-        return Loop(self.task, policy, self.latency(), parts.pop('loop', None), parts, stopwatch)
+        return Loop(
+            self.definition(), policy, self.latency(), parts.pop('loop', None), parts, stopwatch
+        )
 
     def key(self) -> str:
         """Return a hash of the settings, the weights and the program."""
         manifest = checkpoint.read_manifest(self.policy)
-        text = json.dumps([asdict(self), manifest, source_sha256()], sort_keys=True, default=str)
+        plugins = (f'execution.{entry.plugin}' for entry in self.entries)
+        program = sources.sha256(
+            (f'policies.{manifest["spec"]["policy"]}', f'tasks.{self.task}', *plugins)
+        )
+        text = json.dumps([asdict(self), manifest, program], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def source_sha256() -> str:
-    """Return a hash of the core's sources, so that results of two programs are never mixed."""
-    root = Path(registry.__file__).parent
-    digest = hashlib.sha256()
-    for file in sorted(root.rglob('*.py')):
-        digest.update(str(file.relative_to(root)).encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def run(
@@ -163,20 +199,21 @@ def _run_jobs(
         return
     if workers == 1:
         loop = settings.loop()
-        prepared = {label: _prepare(loop, settings, entry) for label, entry in entries.items()}
+        prepared = {label: prepare(loop, settings, entry) for label, entry in entries.items()}
         for entry, seed in jobs:
-            yield entry.label, _episode(loop, prepared[entry.label], seed)
+            yield entry.label, episode(loop, settings, entry, prepared[entry.label], seed)
         loop.close()
         return
-    context = multiprocessing.get_context('spawn')  # torch and PyBullet do not survive a fork
-    with ProcessPoolExecutor(workers, context, _start_worker, (settings,)) as pool:
+    with processes.pool(workers, _start_worker, (settings,)) as pool:
         ready = {
             label: pool.submit(_prepare_in_worker, settings, entry)
             for label, entry in entries.items()
         }
         strategies = {label: future.result() for label, future in ready.items()}
         running: dict[Future[EpisodeResult], str] = {
-            pool.submit(_episode_in_worker, strategies[entry.label], seed): entry.label
+            pool.submit(
+                _episode_in_worker, settings, entry, strategies[entry.label], seed
+            ): entry.label
             for entry, seed in jobs
         }
         try:
@@ -186,16 +223,19 @@ def _run_jobs(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _prepare(loop: Loop, settings: Settings, entry: Entry) -> Strategy:
+def prepare(loop: Loop, settings: Settings, entry: Entry) -> Strategy:
     """Return the strategy with which each episode begins: the same for all of them."""
     strategy = entry.build()
     learns = hasattr(strategy, 'calibration') and not entry.options.get('calibration')
-    count = settings.calibration_episodes if learns else 0
-    return loop.calibrate(strategy, range(CALIBRATION_SEED, CALIBRATION_SEED + count))
+    seeds = range(CALIBRATION_SEED, CALIBRATION_SEED + settings.calibration_episodes * learns)
+    return loop.calibrate(strategy, seeds, settings.built_parts(entry))
 
 
-def _episode(loop: Loop, strategy: Strategy, seed: int) -> EpisodeResult:
-    return loop.run(seed, loop.calibrate(strategy, range(0)))
+def episode(
+    loop: Loop, settings: Settings, entry: Entry, strategy: Strategy, seed: int
+) -> EpisodeResult:
+    """Run an episode with a copy of a prepared strategy."""
+    return loop.run(seed, copy.deepcopy(strategy), None, settings.built_parts(entry))
 
 
 _LOOP: Loop | None = None  # of this worker process
@@ -203,18 +243,19 @@ _LOOP: Loop | None = None  # of this worker process
 
 def _start_worker(settings: Settings) -> None:
     global _LOOP
-    os.nice(5)
     _LOOP = settings.loop()
 
 
 def _prepare_in_worker(settings: Settings, entry: Entry) -> Strategy:
     assert _LOOP is not None
-    return _prepare(_LOOP, settings, entry)
+    return prepare(_LOOP, settings, entry)
 
 
-def _episode_in_worker(strategy: Strategy, seed: int) -> EpisodeResult:
+def _episode_in_worker(
+    settings: Settings, entry: Entry, strategy: Strategy, seed: int
+) -> EpisodeResult:
     assert _LOOP is not None
-    return _episode(_LOOP, strategy, seed)
+    return episode(_LOOP, settings, entry, strategy, seed)
 
 
 class Progress:
@@ -262,8 +303,7 @@ class Progress:
                 if good == 0 and entry['key'] != key:
                     return  # other settings, or another program: begin anew
                 if good > 0:
-                    values = {**entry['result'], 'notes': tuple(entry['result']['notes'])}
-                    result = EpisodeResult(**values)
+                    result = EpisodeResult.of(entry['result'])
                     self.results[entry['strategy'], result.seed] = result
             except (ValueError, TypeError, KeyError):
                 tqdm.write(

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 import math
+import re
 from typing import Any
 
 from chunkpilot_core.eval.loop import EpisodeResult
@@ -51,10 +52,14 @@ def _motion(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
     starved = sum(episode.starved_ticks for episode in episodes)
     calls = sum(episode.policy_calls for episode in episodes)
     executed = sum(episode.executed_rows for episode in episodes)
+    chunks = sum(episode.chunks_accepted for episode in episodes)
     base = mean([episode.base_horizon for episode in episodes])
     return {
         'mean_horizon': mean([episode.mean_horizon for episode in episodes]),
         'calls_saved_ratio': executed / (base * calls) if base and calls else math.nan,
+        'cut_pct': 100 * sum(episode.cuts for episode in episodes) / chunks
+        if chunks
+        else math.nan,
         'starved_pct': 100 * starved / ticks if ticks else math.nan,
         'peak_jerk': mean([episode.peak_jerk for episode in episodes]),
         'rms_jerk': mean([episode.rms_jerk for episode in episodes]),
@@ -68,6 +73,11 @@ def _motion(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
 
 def _counts(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     reactions: Counter[str] = Counter()
+    interrupts = Counter(
+        re.sub(r' [-.0-9]+( cm| rad)?', '', reason)
+        for episode in episodes
+        for reason in episode.interrupts
+    )
     for episode in episodes:
         reactions.update(episode.reactions)
     ticks = sum(reactions.values())
@@ -83,6 +93,7 @@ def _counts(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     )
     return {
         **{name: sum(getattr(episode, name) for episode in episodes) for name in counted},
+        'interrupts': dict(sorted(interrupts.items())),
         'guard': dict(sorted(reactions.items())),
         'guard_pass_pct': 100 * reactions['PASS'] / ticks if ticks else math.nan,
     }

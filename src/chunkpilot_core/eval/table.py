@@ -52,6 +52,7 @@ LINES: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ('rows chosen/chunk', _numbers('.1f', 'mean_horizon')),
     ('rows run/(h x calls)', _numbers('.2f', 'calls_saved_ratio')),
     ('starved ticks [%]', _numbers('.2f', 'starved_pct')),
+    ('chunks cut [%]', _numbers('.2f', 'cut_pct')),
     ('jerk rms/peak [m/s3]', _numbers('.0f', 'rms_jerk', 'peak_jerk')),
     (
         'row age p50/p99 [ms]',

@@ -3,14 +3,20 @@ panda-gym's robot and tasks on PyBullet, with a robot interface as on hardware: 
 joint states out.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chunkpilot_core import registry
 from chunkpilot_core import robot as robots
+from chunkpilot_core.clearance.runtime.bodies import Obstacle
 from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim import bullet
+from chunkpilot_core.sim import disturbance as disturbances
 from chunkpilot_core.sim.deployment import ActionChannel, ActionErrors
+from chunkpilot_core.sim.disturbance import DisturbanceConfig
+from chunkpilot_core.sim.hazards import Hazards
 from chunkpilot_core.sim.scene import Scene
 from chunkpilot_core.tasks.base import TaskDefinition
 from chunkpilot_core.types import F64, JointState, nanoseconds, Task
@@ -36,12 +42,14 @@ class World:
         task: str | TaskDefinition = 'pick_and_place',
         robot: Robot | None = None,
         config: ActionErrors | None = None,
+        disturbance: DisturbanceConfig | None = None,
     ) -> None:
         """
         Load robot and task, and reset to seed 0.
 
         :param task: registered name, or a configured task
         :param robot: must be panda-gym's; its joints are matched by name
+        :param disturbance: what happens in episodes from outside; None = nothing
         :raises UnknownNameError: no such task
         :raises ConfigError: the robot's joints are not those of the simulated one
         """
@@ -56,7 +64,10 @@ class World:
         self._lower = self.robot.limit_array('min_position') - tolerance
         self._upper = self.robot.limit_array('max_position') + tolerance
         self._channel = ActionChannel(self.config, self.robot)
+        self.disturb(disturbance)
+        self._push: F64 = np.zeros(n_arm + n_fingers)
         self._sim: Any = None
+        self._hazards: Hazards | None = None
         self.definition = _definition(task)
         self.reset(0)
 
@@ -69,6 +80,10 @@ class World:
         """
         self.definition = _definition(task)
         self.reset(0, reset_robot=False)
+
+    def disturb(self, config: DisturbanceConfig | None) -> None:
+        """Take what happens from outside from the next reset on; None = nothing."""
+        self._disturbance = disturbances.make(config, self.robot)
 
     def reset(self, seed: int, reset_robot: bool = True) -> Task:
         """
@@ -91,8 +106,12 @@ class World:
         self.seed = int(seed)
         self.resets += 1
         self._targets = self.joint_state().positions
+        self._push = np.zeros_like(self._targets)
         self._channel.reset(self._targets)
-        return self.definition.reset(self.seed, instance=self.resets)
+        if self._disturbance is not None:
+            self._disturbance.reset(self.seed, self._targets)
+        self._task = self.definition.reset(self.seed, instance=self.resets)
+        return self._task
 
     def command(self, targets: F64) -> None:
         """
@@ -130,7 +149,7 @@ class World:
 
     def hold(self) -> None:
         """Stay where the arm is now, whatever was commanded or is still on its way."""
-        self._targets = self.joint_state().positions
+        self._targets = self.joint_state().positions - self._push
         self._channel.flush()
 
     def step(self, targets: F64 | None = None) -> None:
@@ -145,10 +164,19 @@ class World:
         due = self._channel.take(self.time_ns)
         if due is not None:
             self._targets = due
-        self._sim.control_joints('panda', self._indices, self._targets, self._forces)
+        targets = self._targets
+        if self._disturbance is not None:
+            targets = targets + self._disturbed(self._disturbance)
+        self._sim.control_joints('panda', self._indices, targets, self._forces)
         self._sim.step()
+        self.definition.advance(CONTROL_DT_S)
         self.time_ns += CONTROL_DT_NS
         self.steps += 1
+
+    def _disturbed(self, disturbance: disturbances.Disturbance) -> F64:
+        push = disturbance.step(self, self.joint_state().positions, CONTROL_DT_S)
+        self._push = np.zeros_like(self._targets) if push is None else push
+        return self._push
 
     def joint_state(self) -> JointState:
         """Return what encoders would tell, in ``robot.joints`` order."""
@@ -159,6 +187,34 @@ class World:
     def success(self) -> bool:
         """Whether the task is solved now, by panda-gym's own definition."""
         return self.definition.success()
+
+    @property
+    def task(self) -> Task:
+        """The task in force: what the last reset returned, with the goal where it is now."""
+        goal = self.definition.goal.astype(np.float32)
+        if not np.array_equal(goal, self._task.goal):
+            self._task = replace(self._task, goal=goal)
+        return self._task
+
+    @property
+    def disturbances(self) -> int:
+        """How often something happened from outside since the last reset."""
+        return self._disturbance.happened if self._disturbance is not None else 0
+
+    def objects(self) -> Mapping[str, F64]:
+        """Return where every body of the task is, (3,) [m] by name."""
+        return {
+            name: np.array(self._client.getBasePositionAndOrientation(body)[0])
+            for name, body in self._objects.items()
+        }
+
+    def goal(self) -> F64:
+        """Return the goal in force, shape (G,) [m]."""
+        return self.definition.goal
+
+    def move_goal(self, shift: F64) -> None:
+        """Shift the goal by ``shift`` (3,) [m]."""
+        self.definition.move_goal(shift)
 
     def scene(self) -> Scene:
         """Return the ground truth."""
@@ -177,6 +233,16 @@ class World:
             self.seed,
             self.definition.kind,
         )
+
+    def place(self, obstacles: Sequence[Obstacle]) -> None:
+        """Put fixed things into the world until the next reset, which nobody should touch."""
+        self._hazards = Hazards(self._client, obstacles)
+
+    def touched(self) -> set[str]:
+        """Return the names of what was placed and is touched by the arm, or by what it moves."""
+        if self._hazards is None:
+            return set()
+        return self._hazards.touched([self._body, *self._objects.values()])
 
     def move_body(self, body: str, position: F64) -> None:
         """
@@ -219,6 +285,7 @@ class World:
         self._indices = list(joints.values())
         self._forces = [forces[index] for index in self._indices]
         self._objects = {info.name: sim._bodies_idx[info.body] for info in self.definition.objects}
+        self._hazards = None
         panda.reset()
 
     def _place_robot(self, joints: JointState) -> None:

@@ -51,6 +51,8 @@ class TaskDefinition(ABC):
     objects: ClassVar[tuple[ObjectInfo, ...]] = ()
     ghosts: ClassVar[tuple[str, ...]] = ('target',)
     """Bodies that mark the goal for people; cameras must not see them."""
+    lasting: ClassVar[bool] = True
+    """Whether what is solved stays so; demonstrations have to show that then."""
 
     def __init__(self, config: TaskConfig | None = None) -> None:
         self.config = config or self.Config()
@@ -100,6 +102,14 @@ class TaskDefinition(ABC):
     def goal(self) -> F64:
         """The goal in force, shape (G,) [m], in the world frame."""
         return np.array(self._attached().get_goal(), np.float64)
+
+    def move_goal(self, shift: F64) -> None:
+        """Shift the goal, every point of it, by ``shift`` (3,) [m]."""
+        task = self._attached()
+        task.goal = task.goal + np.tile(shift, len(task.goal) // 3)
+
+    def advance(self, dt_s: float) -> None:  # noqa: B027 - optional
+        """Let time pass [s]; a goal that moves by itself does it here."""
 
     def success(self) -> bool:
         """Whether panda-gym would end the episode now."""

@@ -42,6 +42,8 @@ class Expert(ABC):
 
     max_step_m = 0.012
     """[m] per row of 0.04 s, 0.3 m/s."""
+    pace = 1.0
+    """Share of that speed that is used: people who teleoperate move slower."""
     approach = 0.5
     """Share of the way left that one row covers at most, so that motion ends at the way point."""
     max_change_m = 0.0016
@@ -80,7 +82,9 @@ class Expert(ABC):
         way = wish.position - at
         left = float(np.linalg.norm(way))
         braking = float(np.sqrt(2.0 * self.max_change_m * left))
-        return _shorten(way, min(self.max_step_m * wish.speed, self.approach * left, braking))
+        return _shorten(
+            way, min(self.max_step_m * self.pace * wish.speed, self.approach * left, braking)
+        )
 
 
 def _shorten(vector: F64, longest: float) -> F64:

@@ -1,0 +1,1 @@
+"""Strategies over tasks, policies, disturbances and latencies: `chunkpilot bench strategies`."""
