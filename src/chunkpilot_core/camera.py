@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from chunkpilot_core.errors import ConfigError, UnknownNameError
-from chunkpilot_core.robot import config_dir, number
+from chunkpilot_core.robot import config_dir
 from chunkpilot_core.types import F64
+from chunkpilot_core.yaml_values import number
 import numpy as np
 import yaml
 

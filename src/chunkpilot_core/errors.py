@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 import difflib
+import struct
 
 
 class ChunkpilotError(Exception):
@@ -17,7 +18,7 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
         hint = f' Did you mean {near[0]!r}?' if near else ''
         super().__init__(f'unknown {what} {name!r}.{hint} Known: {", ".join(names) or "none"}')
         self.name = name
@@ -38,3 +39,18 @@ class CheckpointError(ChunkpilotError):
 
 class BagError(ChunkpilotError):
     """A bag can't be written or read."""
+
+
+def damage(error: Exception) -> str:
+    """Say what is wrong with foreign data that could not be read, without words of Python."""
+    if isinstance(error, KeyError):
+        return f'lacks {error}'
+    if isinstance(error, struct.error | IndexError | EOFError):
+        return 'it ends too early'
+    if isinstance(error, UnicodeError):
+        return 'a text is not UTF-8'
+    if isinstance(error, OverflowError):
+        return 'a number is too large'
+    if isinstance(error, TypeError | AttributeError | StopIteration):
+        return 'it is not built as it should be'
+    return str(error) or type(error).__name__

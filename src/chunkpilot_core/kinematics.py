@@ -37,6 +37,8 @@ class Kinematics:
         self.robot = robot
         self._fixed = np.array([_transform(link.xyz, link.rpy) for link in robot.chain])
         self._fixed[0] = _transform(robot.base_xyz, robot.base_rpy) @ self._fixed[0]
+        # The first two columns of each as complex numbers: turning them about z is one product.
+        self._columns = self._fixed[:, :, 0] + 1j * self._fixed[:, :, 1]
         self._tool = _transform(robot.tool_xyz, robot.tool_rpy)
         self._lower = np.array([limit.min_position for limit in robot.limits])
         self._upper = np.array([limit.max_position for limit in robot.limits])
@@ -54,16 +56,43 @@ class Kinematics:
             raise InvalidDataError(
                 f'joints of shape {joints.shape}, {self.robot.name} has {self._home.shape}'
             )
-        local = self._fixed.copy()
-        cosine, sine = np.cos(joints)[:, None], np.sin(joints)[:, None]
-        x, y = self._fixed[:, :, 0], self._fixed[:, :, 1]
-        local[:, :, 0] = x * cosine + y * sine
-        local[:, :, 1] = y * cosine - x * sine
+        local = self._turned(joints)
         out = np.empty((len(joints) + 1, 4, 4))
-        out[0] = local[0]
-        for i in range(1, len(joints)):
-            np.dot(out[i - 1], local[i], out=out[i])
-        np.dot(out[-2], self._tool, out=out[-1])
+        before = out[0]
+        before[:] = local[0]
+        for here, turn in zip(out[1:], (*local[1:], self._tool), strict=True):
+            np.dot(before, turn, out=here)
+            before = here
+        return out
+
+    def _turned(self, joints: F64) -> F64:
+        """Return each joint's transform from the one before it, shape (..., J, 4, 4)."""
+        local = np.empty((*joints.shape, 4, 4))
+        local[:] = self._fixed
+        turn = np.empty(joints.shape, np.complex128)
+        np.cos(joints, out=turn.real)
+        np.sin(-joints, out=turn.imag)
+        local.view(np.complex128)[..., 0] = self._columns * turn[..., None]
+        return local
+
+    def frames_along(self, joints: F64) -> F64:
+        """
+        Return :meth:`frames` at many joint positions, shape (N, J + 1, 4, 4).
+
+        :param joints: shape (N, J) [rad]
+        :raises InvalidDataError: wrong shape
+        """
+        if joints.ndim != 2 or joints.shape[1:] != self._home.shape:
+            raise InvalidDataError(
+                f'joints of shape {joints.shape}, {self.robot.name} has (N, {len(self._home)})'
+            )
+        local = self._turned(joints)
+        n = joints.shape[1]
+        out = np.empty((len(joints), n + 1, 4, 4))
+        out[:, 0] = local[:, 0]
+        for i in range(1, n):
+            np.matmul(out[:, i - 1], local[:, i], out=out[:, i])
+        np.matmul(out[:, n - 1], self._tool, out=out[:, n])
         return out
 
     def forward(self, joints: F64) -> Pose:
@@ -84,6 +113,7 @@ class Kinematics:
         max_iterations: int = 10,
         tolerance: float = 1e-7,
         posture_gain: float = 0.02,
+        frames: F64 | None = None,
     ) -> Solution:
         """
         Find joints that bring the tool to a pose, near ``start`` and inside the position limits.
@@ -96,11 +126,13 @@ class Kinematics:
         :param start: shape (J,) [rad]; at a control rate the joints of the tick before
         :param tolerance: on both errors [m], [rad]
         :param posture_gain: share of the distance to home that is closed by one call
+        :param frames: :meth:`frames` of ``start``, if known
         """
         joints = start.copy()
         pull = posture_gain / max_iterations
-        for _ in range(max_iterations):
-            frames = self.frames(joints)
+        for i in range(max_iterations):
+            if i or frames is None:
+                frames = self.frames(joints)
             error = self._error(frames[-1], position, rotation)
             left_p, left_r = _length(error[:3]), _length(error[3:])
             if max(left_p, left_r) < tolerance:
@@ -112,21 +144,24 @@ class Kinematics:
 
     def _step(self, joints: F64, jacobian: F64, error: F64, pull: float) -> F64:
         gram = jacobian @ jacobian.T
-        manipulability = np.sqrt(max(np.linalg.det(gram), 0.0))
+        manipulability = math.sqrt(max(float(np.linalg.det(gram)), 0.0))
         damping = 0.0 if manipulability > 0.02 else 0.05**2 * (1 - manipulability / 0.02) ** 2
         posture = pull * (self._home - joints)
-        inner = np.linalg.solve(gram + (damping + 1e-12) * np.eye(6), error - jacobian @ posture)
+        gram.reshape(-1)[::7] += damping + 1e-12  # its diagonal
+        inner = np.linalg.solve(gram, error - jacobian @ posture)
         change = posture + jacobian.T @ inner
-        largest = np.abs(change).max()
+        largest = float(np.abs(change).max())
         if largest > 0.3:
             change *= 0.3 / largest
-        moved: F64 = np.clip(joints + change, self._lower, self._upper)
+        moved: F64 = np.minimum(np.maximum(joints + change, self._lower), self._upper)
         return moved
 
     @staticmethod
     def _error(tool: F64, position: F64, rotation: F64) -> F64:
-        turn = rotations.between(tool[:3, :3], rotation)
-        return np.concatenate((position - tool[:3, 3], turn))
+        error = np.empty(6)
+        np.subtract(position, tool[:3, 3], out=error[:3])
+        error[3:] = rotations.between(tool[:3, :3], rotation)
+        return error
 
 
 def _length(vector: F64) -> float:

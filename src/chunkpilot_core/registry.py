@@ -6,14 +6,19 @@ plug-in and names can be listed without importing anything. Out-of-tree plug-ins
 point ``chunkpilot.<family>`` or as ``package.module:Class``.
 """
 
+import ast
 from importlib import import_module, metadata
+import importlib.util
 import inspect
+from pathlib import Path
 import pkgutil
 from typing import Any
 
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 
-FAMILIES = ('perception', 'policies', 'execution', 'safety', 'learning', 'tasks')
+FAMILIES = (
+    'perception', 'policies', 'execution', 'safety', 'clearance', 'learning', 'tasks', 'teleop',
+)  # fmt: skip
 
 
 def names(family: str) -> list[str]:
@@ -50,6 +55,25 @@ def get(family: str, name: str) -> type[Any]:
     if not (inspect.isclass(found) and issubclass(found, base)):
         raise ConfigError(f'{family} plug-in {name!r}: {found!r} is no {base.__name__}')
     return found
+
+
+def literal(family: str, name: str, attribute: str, default: Any = None) -> Any:
+    """
+    Return a class attribute of a plug-in, a literal, without importing its file.
+
+    :param default: for a plug-in that is not of this package or does not set it
+    """
+    if name not in _own(family):
+        return default
+    found = importlib.util.find_spec(f'chunkpilot_core.{family}.{name}')
+    assert found is not None
+    assert found.origin is not None
+    tree = ast.parse(Path(found.origin).read_text(encoding='utf-8'))
+    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for entry in (node for node in cls.body if isinstance(node, ast.Assign)):
+            if any(isinstance(to, ast.Name) and to.id == attribute for to in entry.targets):
+                return ast.literal_eval(entry.value)
+    return default
 
 
 def base_class(family: str) -> type[Any]:

@@ -9,17 +9,28 @@ import os
 from pathlib import Path
 from typing import Any
 
+from chunkpilot_core import collision as collisions
+from chunkpilot_core.collision import Collision
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 from chunkpilot_core.types import F64
+from chunkpilot_core.yaml_values import (
+    known_keys,
+    MAX_POSITION,
+    number,
+    position,
+    positions,
+    positive,
+    triple,
+)
 import numpy as np
 import yaml
 
 # Above any arm or table; a larger number is a mistake and would silently switch a limit off.
-MAX_POSITION = 100.0  # [rad, m]
 MAX_VELOCITY = 100.0  # [rad/s, m/s]
 MAX_ACCELERATION = 1e4
 MAX_JERK = 1e7
 MAX_AGE_S = 3600.0
+MAX_EFFORT = 1e5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +44,20 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one joint [rad, m; and per second]."""
+    """
+    Bounds of one joint [rad, m; and per second].
+
+    Near an end of its range a joint may have to be slower, as the Franka FR3's: not faster than
+    ``sqrt(2 deceleration_limit room) - velocity_offset``.
+    """
 
     min_position: float
     max_position: float
     max_velocity: float
     max_acceleration: float
     max_jerk: float = math.inf
+    velocity_offset: float = 0.0
+    deceleration_limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +102,8 @@ class Robot:
     max_row_age_s: float
     position_margin: float
     outputs: tuple[Output, ...]
+    collision: Collision | None = None
+    max_effort: tuple[float, ...] = ()
 
     @property
     def arm_joints(self) -> tuple[str, ...]:
@@ -179,37 +199,38 @@ def find(path: str | Path) -> Path:
 
 def parse(data: Mapping[str, Any]) -> Robot:
     """Build and check a robot from the mapping under the key ``robot``."""
-    for key in data:
-        if key not in _KEYS:
-            raise UnknownNameError('key of the robot', str(key), _KEYS)
+    known_keys('the robot', data, _KEYS)
     chain = tuple(
-        Link(str(item['joint']), _triple(item, 'xyz'), _triple(item, 'rpy'))
+        Link(str(item['joint']), triple(item, 'xyz'), triple(item, 'rpy'))
         for item in data['chain']
     )
     joints = [link.joint for link in chain]
     if len(set(joints)) != len(joints):
         raise ConfigError(f'chain names a joint twice: {joints}')
+    gripper = _gripper(data['gripper']) if data.get('gripper') else None
     robot = Robot(
         name=str(data['name']),
         world_frame=str(data['world_frame']),
-        base_xyz=_triple(data['base'], 'xyz'),
-        base_rpy=_triple(data['base'], 'rpy'),
+        base_xyz=triple(data['base'], 'xyz'),
+        base_rpy=triple(data['base'], 'rpy'),
         chain=chain,
-        tool_xyz=_triple(data['tool'], 'xyz'),
-        tool_rpy=_triple(data['tool'], 'rpy'),
+        tool_xyz=triple(data['tool'], 'xyz'),
+        tool_rpy=triple(data['tool'], 'rpy'),
         tool_orientation=_quaternion(data['tool']['orientation']),
-        home=_numbers('home', data['home'], len(chain)),
+        home=positions('home', data['home'], len(chain)),
         limits=tuple(_limits(name, data['joint_limits'][name]) for name in joints),
-        gripper=_gripper(data['gripper']) if data.get('gripper') else None,
-        workspace_lower=_triple(data['workspace'], 'lower'),
-        workspace_upper=_triple(data['workspace'], 'upper'),
-        max_tool_speed=_positive('max_tool_speed', data['max_tool_speed'], MAX_VELOCITY),
-        max_row_age_s=_positive('max_row_age_s', data['max_row_age_s'], MAX_AGE_S),
-        position_margin=_positive('position_margin', data['position_margin'], MAX_POSITION),
+        gripper=gripper,
+        workspace_lower=triple(data['workspace'], 'lower'),
+        workspace_upper=triple(data['workspace'], 'upper'),
+        max_tool_speed=positive('max_tool_speed', data['max_tool_speed'], MAX_VELOCITY),
+        max_row_age_s=positive('max_row_age_s', data['max_row_age_s'], MAX_AGE_S),
+        position_margin=positive('position_margin', data['position_margin'], MAX_POSITION),
         outputs=tuple(
             Output(str(item['topic']), str(item['type']), tuple(item['joints']))
             for item in data['outputs']
         ),
+        collision=_collision(data, joints, gripper),
+        max_effort=_efforts(data['max_effort'], joints) if 'max_effort' in data else (),
     )
     _check(robot)
     return robot
@@ -238,11 +259,12 @@ def _limits(name: str, data: Mapping[str, Any]) -> Limits:
     if not isinstance(has_jerk, bool):
         raise ConfigError(f'joint_limits.{name}.has_jerk_limits: {has_jerk!r}: true or false')
     limits = Limits(
-        _number(f'{name}.min_position', data['min_position']),
-        _number(f'{name}.max_position', data['max_position']),
-        _positive(f'{name}.max_velocity', data['max_velocity'], MAX_VELOCITY),
-        _positive(f'{name}.max_acceleration', data['max_acceleration'], MAX_ACCELERATION),
-        _positive(f'{name}.max_jerk', data['max_jerk'], MAX_JERK) if has_jerk else math.inf,
+        position(f'{name}.min_position', data['min_position']),
+        position(f'{name}.max_position', data['max_position']),
+        positive(f'{name}.max_velocity', data['max_velocity'], MAX_VELOCITY),
+        positive(f'{name}.max_acceleration', data['max_acceleration'], MAX_ACCELERATION),
+        positive(f'{name}.max_jerk', data['max_jerk'], MAX_JERK) if has_jerk else math.inf,
+        *_near_the_ends(name, data.get('position_based_velocity_limits')),
     )
     if not limits.min_position < limits.max_position:
         raise ConfigError(
@@ -252,14 +274,30 @@ def _limits(name: str, data: Mapping[str, Any]) -> Limits:
     return limits
 
 
+def _efforts(data: Mapping[str, Any], joints: list[str]) -> tuple[float, ...]:
+    known_keys('max_effort', data, tuple(joints))
+    return tuple(positive(f'max_effort.{name}', data[name], MAX_EFFORT) for name in joints)
+
+
+def _near_the_ends(name: str, data: Any) -> tuple[float, float]:
+    if data is None:
+        return 0.0, math.inf
+    what = f'joint_limits.{name}.position_based_velocity_limits'
+    known_keys(what, data, ('velocity_offset', 'deceleration_limit'))
+    return (
+        number(f'{what}: velocity_offset', data['velocity_offset'], 0.0, MAX_VELOCITY),
+        positive(f'{what}: deceleration_limit', data['deceleration_limit'], MAX_ACCELERATION),
+    )
+
+
 def _gripper(data: Mapping[str, Any]) -> Gripper:
     gripper = Gripper(
         name=str(data['name']),
         joints=tuple(str(joint) for joint in data['joints']),
-        min_width=_number('gripper.min_width', data['min_width']),
-        max_width=_number('gripper.max_width', data['max_width']),
-        max_velocity=_positive('gripper.max_velocity', data['max_velocity'], MAX_VELOCITY),
-        max_acceleration=_positive(
+        min_width=position('gripper.min_width', data['min_width']),
+        max_width=position('gripper.max_width', data['max_width']),
+        max_velocity=positive('gripper.max_velocity', data['max_velocity'], MAX_VELOCITY),
+        max_acceleration=positive(
             'gripper.max_acceleration', data['max_acceleration'], MAX_ACCELERATION
         ),
     )
@@ -270,42 +308,16 @@ def _gripper(data: Mapping[str, Any]) -> Gripper:
     return gripper
 
 
-def number(name: str, value: Any, low: float, high: float) -> float:
-    """
-    Return a number of a YAML file.
-
-    :raises ConfigError: no finite number (a bool is none), or outside of ``low`` to ``high``
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
-        raise ConfigError(f'{name}: {value!r} is no finite number')
-    if not low <= value <= high:
-        raise ConfigError(f'{name}: {value!r}: allowed {low:g} to {high:g}')
-    return float(value)
-
-
-def _number(name: str, value: Any) -> float:
-    return number(name, value, -MAX_POSITION, MAX_POSITION)
-
-
-def _positive(name: str, value: Any, high: float) -> float:
-    if number(name, value, -math.inf, high) <= 0.0:
-        raise ConfigError(f'{name}: {value} must be above 0, at most {high:g}')
-    return float(value)
-
-
-def _numbers(name: str, values: Any, size: int) -> tuple[float, ...]:
-    if not isinstance(values, list) or len(values) != size:
-        raise ConfigError(f'{name}: {values!r} must be a list of {size} numbers')
-    return tuple(_number(f'{name}[{i}]', value) for i, value in enumerate(values))
-
-
-def _triple(data: Mapping[str, Any], name: str) -> tuple[float, float, float]:
-    x, y, z = _numbers(name, data[name], 3)
-    return (x, y, z)
+def _collision(
+    data: Mapping[str, Any], joints: list[str], gripper: Gripper | None
+) -> Collision | None:
+    if 'collision' not in data:
+        return None
+    return collisions.parse(data['collision'], joints, gripper.joints if gripper else ())
 
 
 def _quaternion(values: Any) -> tuple[float, float, float, float]:
-    x, y, z, w = _numbers('tool.orientation', values, 4)
+    x, y, z, w = positions('tool.orientation', values, 4)
     if abs(math.hypot(x, y, z, w) - 1.0) > 1e-3:
         raise ConfigError(f'tool.orientation: {values} is no unit quaternion (xyzw)')
     return (x, y, z, w)
@@ -314,4 +326,5 @@ def _quaternion(values: Any) -> tuple[float, float, float, float]:
 _KEYS = (
     'name', 'world_frame', 'base', 'home', 'chain', 'tool', 'gripper', 'joint_limits',
     'position_margin', 'workspace', 'max_tool_speed', 'max_row_age_s', 'outputs',
+    'collision', 'max_effort',
 )  # fmt: skip

@@ -91,10 +91,12 @@ def between(a: F64, b: F64) -> F64:
     """
     Return the rotation vector (3,) [rad] that turns matrix ``a`` into ``b``, in the common frame.
     """
-    m = b @ a.T
-    cosine = 0.5 * (float(m[0, 0] + m[1, 1] + m[2, 2]) - 1.0)
+    matrix = b @ a.T
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = matrix.tolist()  # floats are faster than arrays
+    cosine = 0.5 * (xx + yy + zz - 1.0)
     if cosine < 0.0:  # the short way below loses digits near half a turn
-        return to_vector(to_quaternion(m))
-    axis = 0.5 * np.array([m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]])
-    sine = math.sqrt(float(axis @ axis))
-    return axis * (math.atan2(sine, cosine) / sine) if sine > 1e-12 else axis
+        return to_vector(to_quaternion(matrix))
+    x, y, z = 0.5 * (zy - yz), 0.5 * (xz - zx), 0.5 * (yx - xy)
+    sine = math.sqrt(x * x + y * y + z * z)
+    scale = math.atan2(sine, cosine) / sine if sine > 1e-12 else 1.0
+    return np.array((scale * x, scale * y, scale * z))

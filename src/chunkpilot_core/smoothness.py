@@ -109,11 +109,15 @@ def threshold(pool: F64, chunks: int, base: int, ratio: float) -> float:
     :param base: h
     :param ratio: r; at or below 1 tau is 0, beyond what the pool holds infinity
     """
-    wanted = math.ceil(
-        (ratio - 1.0) * base * chunks - 1e-9
-    )  # 0.1 * 10 is 1, not 1.0000000000000009
+    wanted = rank(chunks, base, ratio)
     if wanted <= 0:
         return 0.0
     if wanted > pool.size:
         return math.inf
     return float(np.partition(pool, wanted - 1, axis=None)[wanted - 1])
+
+
+def rank(chunks: int, base: int, ratio: float) -> int:
+    """Return which signal of N chunks in ascending order is tau; 0 or less = none of them."""
+    # 0.1 * 10 is 1, not 1.0000000000000009
+    return math.ceil((ratio - 1.0) * base * chunks - 1e-9)

@@ -8,10 +8,11 @@ are relative to the target before (``commanded``), to what is measured when the 
 them passes that reference.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 import hashlib
 import json
+from typing import Any
 
 from chunkpilot_core import rotations
 from chunkpilot_core.errors import ConfigError, InvalidDataError
@@ -75,6 +76,36 @@ def make(space: ActionSpace) -> ActionSpace:
     return replace(bare, hash=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
+def from_json(data: Mapping[str, Any]) -> ActionSpace:
+    """
+    Return the action space that ``dataclasses.asdict`` made this of.
+
+    :raises ConfigError: not allowed, or of another hash than it claims
+    :raises KeyError, TypeError, ValueError: an entry is missing or of a wrong type
+    """
+    groups = tuple(
+        ActionGroup(
+            **{
+                **group,
+                'kind': Kind(group['kind']),
+                'reference': Reference(group['reference']),
+                'rotation': Rotation(group['rotation']),
+                'names': tuple(group['names']),
+                'scale': tuple(group['scale']),
+                'offset': tuple(group['offset']),
+            }
+        )
+        for group in data['groups']
+    )
+    bounds: dict[str, Any] = {
+        name: tuple(value) for name, value in data.items() if name not in ('groups', 'hash')
+    }
+    space = make(ActionSpace(groups, **bounds))
+    if space.hash != data['hash']:
+        raise ConfigError(f'action space has hash {space.hash}, it says {data["hash"]}')
+    return space
+
+
 _CARTESIAN_SIZES = {(3, Rotation.NONE), (6, Rotation.VECTOR), (7, Rotation.QUATERNION)}
 
 
@@ -115,10 +146,36 @@ def ee_delta_space(
 
 def target_slices(space: ActionSpace) -> Iterator[tuple[ActionGroup, slice]]:
     """Iterate over the groups and their columns of a target."""
-    start = 0
+    return iter(_layout(space).slices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What is asked of a space at every tick: columns of targets, scales and offsets (A,)."""
+
+    space: ActionSpace
+    slices: tuple[tuple[ActionGroup, slice], ...]
+    scale: F64
+    offset: F64
+
+
+_layouts: dict[str, _Layout] = {}
+
+
+def _layout(space: ActionSpace) -> _Layout:
+    found = _layouts.get(space.hash)
+    if found is not None and found.space is space:
+        return found
+    start, slices = 0, []
     for group in space.groups:
-        yield group, slice(start, start + group.target_size)
+        slices.append((group, slice(start, start + group.target_size)))
         start += group.target_size
+    scale, offset = (
+        np.array([value for group in space.groups for value in getattr(group, name)])
+        for name in ('scale', 'offset')
+    )
+    made = _layouts[space.hash] = _Layout(space, tuple(slices), scale, offset)
+    return made
 
 
 def motion_columns(space: ActionSpace) -> NDArray[np.bool_]:
@@ -146,17 +203,23 @@ def resolve_row(space: ActionSpace, row: F32, reference: F64) -> F64:
     :param row: shape (A,), policy units
     :param reference: shape (T,); what relative groups count from, ignored by absolute ones
     """
-    target = np.empty(space.target_size)
-    for group, columns in target_slices(space):
-        physical = row[group.start : group.stop] * np.array(group.scale) + np.array(group.offset)
-        if not group.kind.relative:
-            target[columns] = physical
-        elif group.rotation is Rotation.VECTOR:
-            base = reference[columns]
-            turned = rotations.multiply(rotations.from_vector(physical[3:]), base[3:])
-            target[columns] = np.concatenate((base[:3] + physical[:3], turned))
+    target = np.empty(len(reference))
+    layout = _layout(space)
+    values = row * layout.scale + layout.offset
+    for group, columns in layout.slices:
+        physical = values[group.start : group.stop]
+        base = reference[columns]
+        if group.rotation is Rotation.NONE:
+            target[columns] = base + physical if group.kind.relative else physical
+            continue
+        place, turn = physical[:3], physical[3:]
+        if group.rotation is Rotation.VECTOR:
+            turn = rotations.from_vector(turn)
         else:
-            target[columns] = reference[columns] + physical
+            turn = turn / np.linalg.norm(turn)
+        if group.kind.relative:
+            place, turn = base[:3] + place, rotations.multiply(turn, base[3:])
+        target[columns] = np.concatenate((place, turn))
     return target
 
 
@@ -185,10 +248,15 @@ def to_row(space: ActionSpace, target: F64, reference: F64) -> F32:
     row = np.empty(space.size, np.float64)
     for group, columns in target_slices(space):
         value = target[columns]
-        if group.kind.relative and group.rotation is Rotation.VECTOR:
-            base = reference[columns]
-            turn = rotations.multiply(value[3:], rotations.conjugate(base[3:]))
-            value = np.concatenate((value[:3] - base[:3], rotations.to_vector(turn)))
+        if group.rotation is not Rotation.NONE:
+            place, turn = value[:3], value[3:]
+            if group.kind.relative:
+                base = reference[columns]
+                place = place - base[:3]
+                turn = rotations.multiply(turn, rotations.conjugate(base[3:]))
+            if group.rotation is Rotation.VECTOR:
+                turn = rotations.to_vector(turn)
+            value = np.concatenate((place, turn))
         elif group.kind.relative:
             value = value - reference[columns]
         row[group.start : group.stop] = (value - np.array(group.offset)) / np.array(group.scale)
@@ -254,7 +322,7 @@ def command_groups(space: ActionSpace, target: F64, velocity: F64) -> tuple[Comm
 def interpolate(space: ActionSpace, before: F64, after: F64, fraction: float) -> F64:
     """Return the target (T,) between two: linear, orientations along the shorter arc."""
     between: F64 = before + fraction * (after - before)
-    for group, columns in target_slices(space):
+    for group, columns in _layout(space).slices:
         if group.rotation is Rotation.NONE:
             continue
         turn = rotations.to_vector(

@@ -10,6 +10,7 @@ place that translates.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 import numpy as np
@@ -119,6 +120,7 @@ class RowSource(IntEnum):
     GUARD = 3
     HOMING = 4
     STARVED = 5
+    DISTURBED = 6
 
 
 class EpisodeOutcome(IntEnum):
@@ -198,12 +200,16 @@ class ActionSpace:
 
 @dataclass(frozen=True, slots=True)
 class JointState:
-    """Measured joints. ``positions`` and ``velocities`` (J,) [rad, m; per second]."""
+    """
+    Measured joints. ``positions`` and ``velocities`` (J,) [rad, m; per second], ``efforts`` (J,)
+    [Nm, N] or empty where a driver sends none.
+    """
 
     stamp_ns: int
     names: tuple[str, ...]
     positions: F64
     velocities: F64
+    efforts: F64 = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +300,7 @@ class Observation:
 class ChunkRequest:
     """
     The execution node asks for a chunk; ``prefix`` (R, T) are absolute targets that run before the
-    answer.
+    answer, ``guidance_weights`` (R,) how strongly the answer is pulled to them.
     """
 
     id: Id
@@ -312,6 +318,11 @@ class ChunkRequest:
     prefix_dt_s: float = 0.0
     committed_rows: int = 0
     space_hash: str = ''
+    guidance: str = ''
+    guidance_weights: F32 = field(default_factory=lambda: np.zeros(0, np.float32))
+    guidance_limit: float = 0.0
+    state_at_start: bool = False
+    mode: str = ''
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,11 +367,17 @@ class ActionChunk:
     answered_by: str = ''
     inference_s: float = 0.0
     max_row_age_s: float = 0.0
+    waypoint: F32 | None = None
 
     @property
     def horizon(self) -> int:
         """H, number of rows."""
         return len(self.actions)
+
+    @property
+    def final(self) -> bool:
+        """Whether no later revision of any row will come."""
+        return all(part.final for part in self.parts)
 
     def row_ns(self, row: int) -> int:
         """Return when ``row`` is due [ns]."""
@@ -447,6 +464,14 @@ class HorizonDecision:
     cut: bool = False
 
 
+class Input(NamedTuple):
+    """A message that the guard took: its topic and stamp, and when."""
+
+    topic: str
+    stamp_ns: int
+    taken_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class SafetyVerdict:
     """What the guard did in one tick; joint arrays (J,); see SafetyVerdict.msg."""
@@ -482,6 +507,7 @@ class SafetyVerdict:
     tick_cpu_s: float = 0.0
     counters: tuple[int, ...] = (0,) * len(Reaction)
     tick_steady_ns: int = 0
+    steady_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,6 +531,18 @@ class GuardStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Intervention:
+    """Somebody takes control, or gives it back; see Intervention.msg."""
+
+    stamp_ns: int
+    source: str
+    active: bool
+    priority: int = 100
+    operator_name: str = ''
+    reason: str = ''
+
+
+@dataclass(frozen=True, slots=True)
 class GuardEvent:
     """A transition or a rejection; see GuardEvent.msg."""
 
@@ -525,6 +563,35 @@ class GuardEvent:
     requested: F64 = field(default_factory=lambda: np.zeros(0))
     sent: F64 = field(default_factory=lambda: np.zeros(0))
     suppressed: int = 0
+    keep_rows: int = -1
+    escalate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkVerdict:
+    """
+    What a roll-out makes of a chunk before it runs; risks 0 to 1; see ChunkVerdict.msg.
+
+    ``executable_rows`` may run: braking after them ends before ``first_bad_row`` (-1 = none). Of
+    one that is ok ``first_bad_row`` is the first that has to run at ``speed_scale``.
+    """
+
+    stamp_ns: int
+    chunk_id: Id
+    ok: bool
+    first_bad_row: int = -1
+    executable_rows: int = 0
+    speed_scale: float = 1.0
+    revision: int = 0
+    check: str = ''
+    reason: str = ''
+    risk: float = 0.0
+    risk_end: float = 0.0
+    risk_beyond: float = 0.0
+    min_clearance: float = float('nan')
+    clearance_pair: str = ''
+    best_sample: int = -1
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@ The command ``chunkpilot <verb>``: one file per verb in this folder.
 
 A verb's file has ``HELP`` (one line), ``add_arguments(parser)`` and ``main(args)``, which returns
 None, or a text: the error, with exit code 1. Only the file of the verb that runs is imported.
+
+A verb with sub-verbs has ``HELP`` and ``SUB_VERBS``, their names and files: see bag.py.
 """
 
 import argparse
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 import pkgutil
@@ -68,31 +70,55 @@ def version() -> str:
 
 def _run(verb: str, words: Sequence[str]) -> int:
     module = import_module(f'{__name__}.{verb.replace("-", "_")}')
+    subs: Mapping[str, str] = getattr(module, 'SUB_VERBS', {})
+    if subs:
+        if not words or words[0] in ('-h', '--help', 'help'):
+            print(_overview(f'{verb} ', subs))
+            return 0 if words else 2
+        if words[0] not in subs:
+            print(
+                f'chunkpilot: {UnknownNameError(f"verb of {verb}", words[0], subs)}',
+                file=sys.stderr,
+            )
+            return 2
+        module = import_module(f'{__name__}.{subs[words[0]]}')
+        verb, words = f'{verb} {words[0]}', words[1:]
     parser = argparse.ArgumentParser(prog=f'chunkpilot {verb}', description=module.HELP)
     module.add_arguments(parser)
+    if not {'-h', '--help'}.isdisjoint(words):  # intermixed parsing forgets defaults in its help
+        parser.print_help()
+        return 0
     try:
         args = parser.parse_intermixed_args(words)  # options may stand between arguments
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
-    error: str | None = module.main(args)
-    if error is None:
+    failure: str | None = module.main(args)
+    if failure is None:
         return 0
-    if error:
-        print(f'chunkpilot {verb}: {error}', file=sys.stderr)
+    if failure:
+        print(f'chunkpilot {verb}: {failure}', file=sys.stderr)
     return 1
 
 
-def _overview() -> str:
-    width = max(len(verb) for verb in verbs())
-    lines = ['usage: chunkpilot VERB ...', '', 'verbs (chunkpilot VERB --help says more):']
-    lines += [f'  {verb.ljust(width)}  {_help(verb)}' for verb in verbs()]
+def _overview(prefix: str = '', subs: Mapping[str, str] | None = None) -> str:
+    known = {verb: verb.replace('-', '_') for verb in verbs()} if subs is None else subs
+    width = max(len(verb) for verb in known)
+    lines = [
+        f'usage: chunkpilot {prefix}VERB ...',
+        '',
+        f'verbs (chunkpilot {prefix}VERB --help says more):',
+    ]
+    lines += [f'  {verb.ljust(width)}  {_help(file)}' for verb, file in known.items()]
     return '\n'.join(lines)
 
 
-def _help(verb: str) -> str:
+def _help(file: str) -> str:
     """Read a verb's HELP from its source: importing all of them would take seconds."""
-    file = Path(__file__).with_name(f'{verb.replace("-", "_")}.py')
-    for statement in ast.parse(file.read_text(encoding='utf-8')).body:
+    for statement in ast.parse(_file(file).read_text(encoding='utf-8')).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == 'HELP':
             return str(ast.literal_eval(statement.value))
     return ''
+
+
+def _file(module: str) -> Path:
+    return Path(__file__).with_name(f'{module}.py')

@@ -1,4 +1,4 @@
-"""What a verb refuses before its work begins: numbers out of range, places it can't write to."""
+"""What a verb refuses before its work begins: numbers out of range, places, policies."""
 
 from pathlib import Path
 import tempfile
@@ -17,6 +17,20 @@ def number(option: str, value: float, low: float, high: float) -> None:
     """
     if not low <= value <= high:
         raise ConfigError(f'{option} {value}: allowed {low} to {high}')
+
+
+def policy(name: str, task: str) -> str:
+    """
+    Return the folder of a checkpoint: given by path, by name, or by plug-in and task.
+
+    :raises CheckpointError: there is none; names those that there are
+    """
+    from chunkpilot_core import registry
+    from chunkpilot_core.policies.runtime import checkpoint
+
+    if name in registry.names('policies'):
+        name = f'{name}_{task}'
+    return str(checkpoint.find(name))
 
 
 def destination(option: str, path: Path) -> None:

@@ -10,6 +10,8 @@ from tempfile import TemporaryFile
 import time
 from typing import Any, TextIO
 
+from chunkpilot_core import files
+from chunkpilot_core.cli import _checks
 from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.launching import interpreter, isolation
 from chunkpilot_core.launching.interpreter import Process
@@ -18,6 +20,7 @@ from chunkpilot_core.launching.supervisor import Supervisor
 HELP = 'run episodes through the whole graph, then show numbers, a plot and a film'
 CLIENT = 'demo_client'
 CAP_SYS_NICE = 23
+LAUNCH = 'demo.launch.yaml'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--timeout', type=float, default=0.0, help="[s] per episode; 0: the task's"
     )
     parser.add_argument('--out', type=Path, default=Path('runs/demo'), help='default: %(default)s')
-    parser.add_argument('--launch', default='demo.launch.yaml', help='default: %(default)s')
+    parser.add_argument('--launch', default=LAUNCH, help='default: %(default)s')
     parser.add_argument('--verbose', action='store_true', help='show what the nodes print')
     parser.add_argument('arguments', nargs='*', metavar='NAME:=VALUE', help='for the launch file')
 
@@ -48,6 +51,8 @@ def main(args: argparse.Namespace) -> str | None:
     for name in ('summary.json', 'run.json', 'episode.npz', 'episode.gif', 'episode.png'):
         (out / name).unlink(missing_ok=True)
     given = {'task': args.task, 'priority': priority(), **assignments(args.arguments)}
+    if 'policy' in given and args.launch == LAUNCH:  # else its node would die again and again
+        given['policy'] = _checks.policy(given['policy'], given['task'])
     nodes = interpreter.interpret(interpreter.find(args.launch), given)
     print(f'{len(nodes)} nodes, {args.episodes} episodes; node output: {out}/log', flush=True)
     with ExitStack() as stack:
@@ -111,29 +116,29 @@ def conclude(out: Path, known: dict[str, Any], duration_s: float) -> dict[str, A
     """Write summary and pictures, and print the table; returns the summary."""
     from chunkpilot_core import robot
     from chunkpilot_core.runs import report, trace
-    from chunkpilot_core.runs.summary import write_json
 
     summary: dict[str, Any] = json.loads((out / 'run.json').read_text(encoding='utf-8'))
     summary |= known
     summary['duration_s'] = round(duration_s, 1)
-    files = ['summary.json']
+    made = ['summary.json']
     if (out / 'episode.npz').is_file():
         episode = trace.load(out / 'episode.npz')
         report.plot(episode, out / 'episode.png')
         report.film(episode, robot.load('panda'), out / 'episode.gif')
-        files += ['episode.gif', 'episode.png']
+        made += ['episode.gif', 'episode.png']
     (out / 'run.json').unlink()
-    write_json(out / 'summary.json', summary)
-    print(f'\n{report.table(summary)}\n\n{out}: {", ".join(files)}', flush=True)
+    files.write_json(out / 'summary.json', summary)
+    print(f'\n{report.table(summary)}\n\n{out}: {", ".join(made)}', flush=True)
     return summary
 
 
 class Logs:
     """A sink that keeps each node's output in a file and shows what concerns people."""
 
-    def __init__(self, folder: Path, verbose: bool) -> None:
+    def __init__(self, folder: Path, verbose: bool, client: str = CLIENT) -> None:
         self.folder = folder
         self.verbose = verbose
+        self.client = client
         self._files: dict[str, TextIO] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob('*.log'):
@@ -147,10 +152,16 @@ class Logs:
                 'w', buffering=1, encoding='utf-8'
             )
         self._files[key].write(line + '\n')
-        if name == CLIENT:
+        if name == self.client:
             print(line, flush=True)
-        elif self.verbose or (not name and not line.startswith((CLIENT, 'SIG'))):
+        elif self.verbose or self._concerns(name, line):
             print(f'[{key}] {line}', flush=True)
+
+    def _concerns(self, name: str, line: str) -> bool:
+        """Return whether people see a line: what the launcher says, and errors of nodes."""
+        if name:
+            return line.startswith(('[ERROR]', '[FATAL]'))
+        return not line.startswith((self.client, 'SIG'))
 
     def close(self) -> None:
         """Close the files."""

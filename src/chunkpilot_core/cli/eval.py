@@ -1,14 +1,12 @@
 """``chunkpilot eval``: strategies against each other on the same seeds, on a virtual clock."""
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import asdict
-import json
 import os
 from pathlib import Path
 from typing import Any
 
-from chunkpilot_core import config, registry
+from chunkpilot_core import config, files, registry
 from chunkpilot_core.cli import _checks
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 import yaml
@@ -30,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         '--strategies',
         default='fixed,upcycling',
-        help='plug-ins, the first is the reference; NAME@ROWS sets its horizon '
-        '(default: %(default)s)',
+        help='plug-ins, the first is the reference; NAME@ROWS sets its horizon, NAME+WORD is '
+        'another row of the same plug-in (default: %(default)s)',
     )
     add('--episodes', type=int, default=100, help='default: %(default)s')
     add('--seed', type=int, default=0, help='first seed, the same for all (default: 0)')
@@ -50,8 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         default=[],
         metavar='PART.NAME=VALUE',
-        help='option of a strategy or of world, loop, perception, executor, guard; '
-        'e.g. upcycling.ratio=2 world.action_yaw_deg=20',
+        help='option of a strategy or of task, world, disturbance, loop, perception, executor, '
+        'surprise, guard, gate, prediction; e.g. upcycling.ratio=2 disturbance.kind=object_jump; '
+        'with a strategy before it, for its row alone: upcycling.executor.margin=0.5',
     )
     add('--workers', type=int, default=os.cpu_count() or 1, help='processes (default: cores)')
     add('--json', type=Path, help='write everything here; interrupted, the same command goes on')
@@ -59,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> str | None:
     """Run, print the table, write the file."""
+    from chunkpilot_core.cli._bags import console
     from chunkpilot_core.eval import runner, summary
     from chunkpilot_core.eval.table import table
-    from rich.console import Console
 
     _checks.number('--episodes', args.episodes, 1, _checks.MAX_EPISODES)
     _checks.number('--seed', args.seed, 0, _checks.MAX_SEED)
@@ -75,22 +74,14 @@ def main(args: argparse.Namespace) -> str | None:
     results = runner.run(settings, args.workers, partial)
     rows = summary.summarise(results, settings.seed)
     title = f'{settings.task}, {Path(settings.policy).name}, latency {_latency(settings)}'
-    Console().print(table(rows, title))
+    console().print(table(rows, title))
     if args.json:
         for row, episodes in zip(rows, results.values(), strict=True):
             row['results'] = list(episodes)
         document = {**_describe(settings), 'rows': rows}
-        write_json(args.json, summary.plain(document))
+        files.write_json(args.json, summary.plain(document))
         print(f'written: {args.json}')
     return None
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f'.{path.name}.{os.getpid()}.new')
-    beside.write_text(json.dumps(document, indent=1) + '\n', encoding='utf-8')
-    beside.replace(path)
 
 
 def _settings(args: argparse.Namespace) -> Any:
@@ -98,14 +89,16 @@ def _settings(args: argparse.Namespace) -> Any:
 
     entries, parts = _entries(args), {}
     names = {entry.label for entry in entries} | {entry.plugin for entry in entries}
-    for part, values in _assignments(args.set).items():
+    given = _assignments(args.set)
+    task_options = given.pop('task', {})
+    for part, values in given.items():
         if part in runner.PARTS:
             parts[part] = values
-        elif part not in names:
-            raise UnknownNameError('part in --set', part, [*runner.PARTS, *names])
+        elif part not in names and part.rpartition('.')[0] not in names:
+            raise UnknownNameError('part in --set', part, ['task', *runner.PARTS, *names])
     return runner.Settings(
         task=args.task,
-        policy=_policy(args.policy, args.task),
+        policy=_checks.policy(args.policy, args.task),
         entries=entries,
         episodes=args.episodes,
         seed=args.seed,
@@ -114,16 +107,8 @@ def _settings(args: argparse.Namespace) -> Any:
         trace=args.trace,
         measured_inference=args.measured,
         parts=parts,
+        task_options=task_options,
     )
-
-
-def _policy(name: str, task: str) -> str:
-    """Return the folder of a checkpoint: given by path, by name, or by plug-in and task."""
-    from chunkpilot_core.policies.runtime import checkpoint
-
-    if name in registry.names('policies'):
-        name = f'{name}_{task}'
-    return str(checkpoint.find(name))
 
 
 def _entries(args: argparse.Namespace) -> 'tuple[Any, ...]':
@@ -132,12 +117,17 @@ def _entries(args: argparse.Namespace) -> 'tuple[Any, ...]':
     given = _assignments(args.set)
     entries = []
     for label in filter(None, args.strategies.split(',')):
-        plugin, _, rows = label.partition('@')
+        plugin, _, rows = label.partition('+')[0].partition('@')
         known = {info.name for info in config.options(registry.get('execution', plugin).Config)}
         common = {'horizon': _rows(label, rows) if rows else args.horizon, 'ratio': args.ratio}
         values = {name: value for name, value in common.items() if name in known}
         values |= given.get(plugin, {}) | given.get(label, {})
-        entries.append(Entry(label, plugin, values))
+        parts: dict[str, dict[str, Any]] = {}
+        for name, options in given.items():
+            whose, _, part = name.rpartition('.')
+            if whose in (plugin, label):
+                parts[part] = parts.get(part, {}) | options
+        entries.append(Entry(label, plugin, values, parts))
     return tuple(entries)
 
 

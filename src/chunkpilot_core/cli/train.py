@@ -1,55 +1,88 @@
-"""``chunkpilot train``: from a scripted expert to a checkpoint, by one command."""
+"""``chunkpilot train``: from recorded bags, or from a scripted expert, to a checkpoint."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+import shlex
 from typing import Any
 
 from chunkpilot_core import config, registry
-from chunkpilot_core.cli import _checks
-from chunkpilot_core.errors import ConfigError
+from chunkpilot_core.cli import _checks, _train_bags
+from chunkpilot_core.errors import CheckpointError, ConfigError
+from chunkpilot_core.types import MAX_HORIZON
 import yaml
 
-HELP = 'train a policy on demonstrations of a scripted expert'
+HELP = 'train a policy on recorded bags, or on demonstrations of a scripted expert'
+HORIZON = 16  # as in policies/runtime/recipe.py, which would import torch
+PATIENCE = 10  # the same
+EPISODES = 250
+TASK = 'pick_and_place'
 FIGURES = 100  # updates between two losses shown
+MAX_PATIENCE = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        '--policy', default='mlp', help='plug-in: mlp, flow (default: %(default)s)'
+    add = parser.add_argument
+    add('--policy', default='mlp', help='plug-in: mlp, flow (default: %(default)s)')
+    add('--out', type=Path, required=True, help='checkpoint folder to make, with a report')
+    add(
+        '--replace',
+        action='store_true',
+        help='replace a checkpoint in --out that another command made',
     )
-    parser.add_argument('--task', default='pick_and_place', help='default: %(default)s')
-    parser.add_argument('--episodes', type=int, default=250, help='default: %(default)s')
-    parser.add_argument(
-        '--seed', type=int, default=0, help='of scenes, weights and batches (default: %(default)s)'
+    add('--seed', type=int, default=0, help='of scenes, weights and batches (default: 0)')
+    add('--horizon', type=int, default=HORIZON, help='H, rows of a chunk (default: %(default)s)')
+    add(
+        '--patience',
+        type=int,
+        default=PATIENCE,
+        help='stop after so many evaluations, one every 500 updates, without a lower loss on '
+        'held-out episodes; 0 = never (default: %(default)s)',
     )
-    parser.add_argument('--out', type=Path, required=True, help='checkpoint folder to make')
-    parser.add_argument(
-        '--demonstrations',
-        type=Path,
-        help='folder to keep and reuse them (default: runs/demonstrations/<task>-seed<seed>)',
-    )
-    parser.add_argument(
+    add(
         '--set',
         nargs='+',
         default=[],
         metavar='NAME=VALUE',
         help="options of the policy's Config, e.g. training_steps=6000",
     )
+    expert = parser.add_argument_group('without --bags: demonstrations of a scripted expert')
+    expert.add_argument(
+        '--task', help=f'default: {TASK}; with --bags: leave out the episodes of other tasks'
+    )
+    expert.add_argument('--episodes', type=int, help=f'default: {EPISODES}')
+    expert.add_argument(
+        '--pace',
+        type=float,
+        help='speed of the expert as a share of 0.3 m/s; people who teleoperate take about half '
+        '(default: 1)',
+    )
+    expert.add_argument(
+        '--demonstrations',
+        type=Path,
+        help='folder to keep and reuse them (default: runs/demonstrations/<task>-seed<seed>, with '
+        'another pace -pace<pace> behind it)',
+    )
+    _train_bags.add_arguments(parser.add_argument_group('from bags'))
 
 
 def main(args: argparse.Namespace) -> str | None:
-    """Demonstrate, train, write; killed on the way, the same command goes on."""
-    from chunkpilot_core.policies.runtime import checkpoint, recipe
+    """Gather, train, write; killed on the way, the same command goes on."""
+    from chunkpilot_core.policies.runtime import (
+        checkpoint,
+        recipe,
+        training_report,
+        training_state,
+    )
 
-    _checks.number('--episodes', args.episodes, 2, _checks.MAX_EPISODES)
     _checks.number('--seed', args.seed, 0, _checks.MAX_SEED)
+    _checks.number('--horizon', args.horizon, 1, MAX_HORIZON)
+    _checks.number('--patience', args.patience, 0, MAX_PATIENCE)
     plugin = registry.get('policies', args.policy)
     settings = config.build(plugin.Config, _assignments(args.set), f'{args.policy}.')
-    registry.get('tasks', args.task)
-    _check_destination(args.out)
-    episodes = _demonstrations(args)
+    _check_destination(args)
+    material = _train_bags.material(args) if args.bags else _demonstrated(args)
     state_file = args.out.with_name(f'.{args.out.name}.training')
     with _bar('training', settings.training_steps) as bar:
 
@@ -58,44 +91,86 @@ def main(args: argparse.Namespace) -> str | None:
             if step % FIGURES == 0:
                 bar.set_postfix(loss=f'{loss:.4f}', refresh=False)
 
-        policy, metrics = recipe.train(
+        trained = recipe.train(
             plugin,
             settings,
             args.out.name,
-            args.task,
-            episodes,
+            material,
             args.seed,
+            patience=args.patience,
             state_file=state_file,
             progress=progress,
         )
-    trained = recipe.provenance(episodes, args.seed, _command(args))
-    checkpoint.save(policy, args.out, trained=trained, metrics=metrics)
-    state_file.unlink(missing_ok=True)
-    print(f'{args.out}: ' + ', '.join(f'{name} {value:.5g}' for name, value in metrics.items()))
+    report = training_report.files(trained.report)
+    checkpoint.save(
+        trained.policy,
+        args.out,
+        trained=recipe.provenance(material, args.seed, _command(args)),
+        metrics=trained.metrics,
+        beside=report,
+    )
+    training_state.forget(state_file)
+    figures = ', '.join(f'{name} {value:.5g}' for name, value in trained.metrics.items())
+    print(f'{args.out}: {figures}')
+    print(f'report: {args.out / training_report.MARKDOWN}')
+    if training_report.PICTURE not in report:
+        print('without a picture of the curves: matplotlib is not installed')
     return None
 
 
-def _check_destination(out: Path) -> None:
-    """Refuse before the work what :func:`checkpoint.save` would refuse after it."""
+def _check_destination(args: argparse.Namespace) -> None:
+    """
+    Refuse before the work what :func:`checkpoint.save` would refuse after it.
+
+    A checkpoint is replaced by the command that made it, which trains it again; by another one
+    only when that is asked for.
+    """
     from chunkpilot_core.policies.runtime import checkpoint
 
+    out = args.out
     checkpoint.check_name(out.name)
-    if out.exists() and not (out / checkpoint.MANIFEST).is_file():
-        raise ConfigError(f'--out {out}: exists and is no checkpoint, not replaced')
+    if out.exists():
+        if not (out / checkpoint.MANIFEST).is_file():
+            raise ConfigError(f'--out {out}: exists and is no checkpoint, not replaced')
+        if not args.replace and (by := _made_by(out)) != _command(args):
+            raise ConfigError(
+                f'--out {out}: is a checkpoint that another command made, not replaced without '
+                f'--replace: {by or "unknown"}'
+            )
     _checks.writable('--out', out)
 
 
-def _demonstrations(args: argparse.Namespace) -> Sequence[Any]:
-    from chunkpilot_core.policies.runtime import demonstrations
+def _made_by(out: Path) -> str:
+    """Return the command that made a checkpoint; '' where it does not say."""
+    from chunkpilot_core.policies.runtime import checkpoint
 
-    folder = args.demonstrations or Path('runs/demonstrations') / f'{args.task}-seed{args.seed}'
+    try:
+        trained = checkpoint.read_manifest(out).get('trained')
+    except CheckpointError:
+        return ''
+    return str(trained.get('command', '')) if isinstance(trained, dict) else ''
+
+
+def _demonstrated(args: argparse.Namespace) -> Any:
+    from chunkpilot_core.policies.runtime import demonstrations, recipe
+    from chunkpilot_core.policies.runtime.demonstrations import DemonstrationConfig
+
+    _train_bags.refuse_options(args)
+    task = args.task or TASK
+    count = EPISODES if args.episodes is None else args.episodes
+    _checks.number('--episodes', count, 2, _checks.MAX_EPISODES)
+    registry.get('tasks', task)
+    pace = 1.0 if args.pace is None else args.pace
+    name = f'{task}-seed{args.seed}' + (f'-pace{pace:g}' if pace != 1.0 else '')
+    folder = args.demonstrations or Path('runs/demonstrations') / name
+    settings = config.build(DemonstrationConfig, {'pace': pace}, 'demonstrations.')
     episodes = []
-    with _bar('demonstrations', args.episodes) as bar:
-        for episode in demonstrations.collect(args.task, args.episodes, args.seed, folder):
+    with _bar('demonstrations', count) as bar:
+        for episode in demonstrations.collect(task, count, args.seed, folder, settings):
             episodes.append(episode)
             bar.update()
     print(f'{sum(e.success for e in episodes)} of {len(episodes)} succeeded, kept in {folder}')
-    return episodes
+    return recipe.demonstrated(task, episodes, args.horizon)
 
 
 def _assignments(words: Sequence[str]) -> dict[str, Any]:
@@ -112,14 +187,24 @@ def _assignments(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _command(args: argparse.Namespace) -> str:
-    words = ['chunkpilot train', f'--policy {args.policy}', f'--task {args.task}']
-    words += [f'--episodes {args.episodes}', f'--seed {args.seed}', f'--out {args.out}']
-    if args.set:
-        words.append('--set ' + ' '.join(args.set))
-    return ' '.join(words)
+    """Return the command that does the same again."""
+    words = ['chunkpilot', 'train', '--policy', args.policy]
+    if args.bags:
+        words += _train_bags.words(args)
+    else:
+        words += ['--task', args.task or TASK, '--episodes', str(args.episodes or EPISODES)]
+        words += ['--pace', f'{args.pace:g}'] if args.pace is not None else []
+    words += ['--seed', str(args.seed), '--out', str(args.out)]
+    for option, value, usual in (
+        ('--horizon', args.horizon, HORIZON),
+        ('--patience', args.patience, PATIENCE),
+    ):
+        if value != usual:
+            words += [option, str(value)]
+    return shlex.join([*words, '--set', *args.set] if args.set else words)
 
 
 def _bar(what: str, total: int) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=total, desc=what, mininterval=0.5, dynamic_ncols=True)
+    return tqdm(total=total, desc=what, mininterval=0.5, dynamic_ncols=True, disable=None)

@@ -48,13 +48,15 @@ def clean_shared_memory(folder: Path = SHARED_MEMORY) -> int:
     Delete Fast DDS segments of processes that were killed.
 
     Their owner holds a lock on ``NAME_el`` while it lives, so a lock that can be taken marks a
-    dead one, of whatever domain. Files of other users are left alone.
+    dead one, of whatever domain. Files of other users are left alone, and so are those of ports:
+    they are small, Fast DDS uses them again, and one that is looked at or deleted in the moment
+    in which a process opens it cuts that process off without a word.
 
     :returns: how many segments were deleted
     """
     count = 0
     for lock in folder.glob('fastrtps_*_el'):
-        if _abandoned(lock):
+        if not lock.name.startswith('fastrtps_port') and _abandoned(lock):
             for file in (lock.with_name(lock.name.removesuffix('_el')), lock):
                 file.unlink(missing_ok=True)
             count += 1

@@ -28,6 +28,8 @@ STATS_S = 1.5
 """[s] Statistics of the execution, which come once a second, are no older than this."""
 MAX_SEED = 2**64 - 1
 """Seeds travel as uint64."""
+NO_RECORDER = 'record: no recorder is there'
+"""How a run is refused; whoever has just started one asks again."""
 STALL_S = 0.3
 """[s] A pause between two ticks that means that this process did not get the CPU."""
 
@@ -74,6 +76,18 @@ class RunConfig:
     )
     home_tolerance_rad: float = option(
         0.02, 'joints nearer to home than this need no move', unit='rad', min=0.001, max=1.0
+    )
+    commands_from: str = option(
+        'execution',
+        'who is expected to drive: chunks, or somebody at teleop_node, who may take his time',
+        choices=('execution', 'teleop'),
+    )
+    linger_s: float = option(
+        0.0,
+        'an episode goes on so long after the task is solved, and has to stay solved',
+        unit='s',
+        min=0.0,
+        max=60.0,
     )
     max_failed_starts: int = option(
         3,
@@ -325,20 +339,25 @@ class Run:
     def _watch(self) -> Generator[None, None, tuple[EpisodeOutcome, str]]:
         sessions = self.world.sessions()
         held_ns: int | None = None
+        solved_s: float | None = None
         begun_ns = self._steady_ns
         while True:
             yield
             trouble = self._trouble(sessions)
             if trouble:
                 return EpisodeOutcome.ABORTED, trouble
-            if self.world.success and self.world.scene_ns > self._started_ns:
+            if not (self.world.success and self.world.scene_ns > self._started_ns):
+                solved_s = None
+            elif solved_s is None:
+                solved_s = self.elapsed_s
+            if solved_s is not None and self.elapsed_s - solved_s >= self.config.linger_s:
                 return EpisodeOutcome.SUCCESS, 'the task is solved'
             over = self.elapsed_s > self.timeout_s
             patience_s = STATS_S if over else self.config.first_command_s
             watched_s = seconds(self._steady_ns - begun_ns)
             if watched_s > patience_s and (idle := self._idle(watched_s)):
                 return EpisodeOutcome.ABORTED, idle
-            if over:
+            if over and solved_s is None:
                 return EpisodeOutcome.FAILURE, f'not solved within {self.timeout_s:g} s'
             if self.world.state is not ArmState.HOLD:
                 held_ns = None
@@ -361,8 +380,9 @@ class Run:
             world.policy_ready, world.doubted_ns = True, 0  # perhaps it was only slow: try again
         if not world.policy_ready:
             return f'the policy is not ready: {world.policy_state}'
-        if 'execution' not in world.heard or self._silent_execution():
-            return 'execution is not heard of'
+        driver = self.config.commands_from
+        if driver not in world.heard or self._silent_driver():
+            return f'{driver} is not heard of'
         return ''
 
     def _blind(self, task: Task) -> str:
@@ -400,6 +420,8 @@ class Run:
 
     def _idle(self, watched_s: float) -> str:
         """Return why nothing was executed in this episode, '' if something was."""
+        if self.config.commands_from == 'teleop':
+            return ''  # a human is not hurried
         stats = self.world.stats_of(self.episode_id)
         if stats is not None and (stats.ticks or stats.executed_rows):
             return ''
@@ -418,7 +440,7 @@ class Run:
         silent_s = max(self.world.silent_s(node, self._steady_ns) for node in STEADY_NODES)
         if silent_s > self.config.silence_s:
             return self._first_silent()
-        return 'execution is dead: silent' if self._silent_execution() else ''
+        return f'{self.config.commands_from} is dead: silent' if self._silent_driver() else ''
 
     def _first_silent(self) -> str:
         """
@@ -442,8 +464,8 @@ class Run:
     def _is(self, state: ArmState) -> bool:
         return self.world.state is state
 
-    def _silent_execution(self) -> bool:
-        silent_s = self.world.silent_s('execution', self._steady_ns)
+    def _silent_driver(self) -> bool:
+        silent_s = self.world.silent_s(self.config.commands_from, self._steady_ns)
         return silent_s > STATS_S + self.config.silence_s
 
     def _causes(self) -> str:

@@ -2,15 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-import json
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 from chunkpilot_core.runs.episodes import Finish
-from chunkpilot_core.types import EpisodeOutcome, ExecutionStats, Reaction
+from chunkpilot_core.types import EpisodeOutcome, ExecutionStats, HorizonDecision, Reaction
 import numpy as np
+
+LINE = (  # statistics that are kept of every episode
+    'policy_calls',
+    'executed_rows',
+    'discarded_rows',
+    'late_rows',
+    'mean_horizon',
+    'calls_saved_ratio',
+    'ticks',
+    'starved_ticks',
+    'late_ticks',
+    'chunks_accepted',
+    'chunks_rejected',
+    'timeouts',
+    'cuts',
+    'merges',
+    'largest_merge_step',
+    'delay_p50_s',
+    'delay_p95_s',
+    'first_action_s',
+    'observation_age_p50_s',
+    'observation_age_p99_s',
+)
 
 
 @dataclass
@@ -21,6 +42,7 @@ class Tally:
     latencies_s: list[float] = field(default_factory=list)
     finished: list[Finish] = field(default_factory=list)
     cpu: list[tuple[float, float]] = field(default_factory=list)
+    interrupts: dict[str, list[str]] = field(default_factory=dict)
     _counters: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     _commands: int = -1
 
@@ -28,6 +50,11 @@ class Tally:
         """Take the newest counters of an episode."""
         if stats.episode_id:
             self.stats[stats.episode_id] = stats
+
+    def add_decision(self, episode_id: str, decision: HorizonDecision) -> None:
+        """Take a decision of an episode that runs; the reason of a cut is kept."""
+        if decision.cut:
+            self.interrupts.setdefault(episode_id, []).append(decision.reason)
 
     def add_latency(self, commands: int, latency_s: float) -> None:
         """Take the latency of the newest command, once per command."""
@@ -110,11 +137,10 @@ class Tally:
         numbers: Mapping[str, Any] = {}
         if stats:
             numbers = {
-                'policy_calls': stats.policy_calls,
-                'executed_rows': stats.executed_rows,
-                'mean_horizon': _finite(stats.mean_horizon),
-                'starved_ticks': stats.starved_ticks,
+                name: _finite(value) if isinstance(value := getattr(stats, name), float) else value
+                for name in LINE
             }
+            numbers = {**numbers, 'interrupts': self.interrupts.get(end.episode_id, [])}
         return {
             'episode_id': end.episode_id,
             'seed': end.seed,
@@ -123,14 +149,6 @@ class Tally:
             'duration_s': round(end.duration_s, 3),
             **numbers,
         }
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a file so that a reader sees the old one or the whole new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-    temporary.write_text(json.dumps(data, indent=2, allow_nan=False) + '\n', encoding='utf-8')
-    temporary.replace(path)
 
 
 def _quantiles(values_s: list[float]) -> dict[str, float | None]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from chunkpilot_core import spaces
 from chunkpilot_core.learning.runtime.episodes import Episode
-from chunkpilot_core.types import F32, F64, nanoseconds, PolicySpec, RowSource
+from chunkpilot_core.sent_path import SentPath, SLACK_NS
+from chunkpilot_core.types import F32, nanoseconds, PolicySpec, RowSource
 import numpy as np
 from numpy.typing import NDArray
-
-SLACK_NS = 2_000_000  # [ns] rows whose borders lie this close belong together
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def windows(episode: Episode, spec: PolicySpec, sources: Collection[RowSource]) 
     :param sources: whose rows are learned from; the others are in ``rows`` but not ``valid``
     """
     dt_ns = nanoseconds(spec.dt_s)
-    path = _Path(episode, spec, sources)
+    path = _path(episode, spec, sources)
     inputs, rows, valid = [], [], []
     due_ns = 0
     for stamp_ns, values in zip(episode.input_ns.tolist(), episode.inputs, strict=True):
@@ -70,39 +69,8 @@ def _clip(rows: F32, spec: PolicySpec) -> F32:
     return clipped
 
 
-class _Path:
-    """The sent targets over time: straight lines between the ends of rows."""
-
-    def __init__(self, episode: Episode, spec: PolicySpec, sources: Collection[RowSource]) -> None:
-        self._space = spec.space
-        self._ends = episode.ends_ns
-        self._targets = episode.targets
-        allowed = np.isin(episode.sources, [int(source) for source in sources])
-        joined = np.zeros(len(self._ends), bool)
-        joined[1:] = episode.starts_ns[1:] <= self._ends[:-1] + SLACK_NS
-        self._good = allowed & joined  # of the stretch that ends with each row
-
-    def covers(self, stamp_ns: int) -> bool:
-        """Whether targets before and after ``stamp_ns`` are known."""
-        return bool(len(self._ends) > 1 and self._ends[0] <= stamp_ns < self._ends[-1])
-
-    def allowed(self, grid: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return, for each of the H stretches of a grid (H + 1,), whether all of it is good."""
-        first = np.searchsorted(self._ends, grid[:-1], side='right')
-        last = np.searchsorted(self._ends, grid[1:], side='left')
-        inside = last < len(self._ends)
-        bad = np.concatenate(([0], np.cumsum(~self._good)))
-        last = np.minimum(last, len(self._ends) - 1)
-        clean: NDArray[np.bool_] = inside & (bad[last + 1] - bad[first] == 0)
-        return clean
-
-    def at(self, grid: NDArray[np.int64]) -> F64:
-        """Return the targets (H + 1, T) at the grid's times; the last one is held."""
-        after = np.clip(np.searchsorted(self._ends, grid, side='left'), 1, len(self._ends) - 1)
-        out = np.empty((len(grid), self._space.target_size))
-        for i, (stamp_ns, k) in enumerate(zip(grid.tolist(), after.tolist(), strict=True)):
-            span = self._ends[k] - self._ends[k - 1]
-            fraction = min(max((stamp_ns - self._ends[k - 1]) / span, 0.0), 1.0)
-            before, reached = self._targets[k - 1], self._targets[k]
-            out[i] = spaces.interpolate(self._space, before, reached, fraction)
-        return out
+def _path(episode: Episode, spec: PolicySpec, sources: Collection[RowSource]) -> SentPath:
+    """Return the path between the ends of rows; good where rows join and are of ``sources``."""
+    good = np.isin(episode.sources, [int(source) for source in sources])
+    good[1:] &= episode.starts_ns[1:] <= episode.ends_ns[:-1] + SLACK_NS
+    return SentPath(spec.space, episode.ends_ns, episode.targets, good)

@@ -4,10 +4,15 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from chunkpilot_core.camera import Camera
+from chunkpilot_core.perception.runtime.image_health import ImageHealth
 from chunkpilot_core.types import Image, nanoseconds, seconds
 import numpy as np
 
 _WAITING = 8  # images that may wait for the joint state of their time
+_WINDOW_S = 1.0
+_MISSING = 0.3  # share of a window's images without which it counts as dropped
+_GAP = 3.0  # periods
+_LATENCY_S = 0.1  # that an image may have
 
 
 class Frames:
@@ -20,6 +25,8 @@ class Frames:
         self._period_s = period_s
         self._taken_ns: int | None = None
         self._gap_ns: int | None = None
+        self._stamps: deque[int] = deque()  # of the last second
+        self.health = ImageHealth()
         self._waiting: deque[Image] = deque()
 
     def take(self, image: Image, state_ns: int | None, max_ahead_s: float) -> str | None:
@@ -48,11 +55,21 @@ class Frames:
             )
         if self._taken_ns is not None:
             passed_s = seconds(image.stamp_ns - self._taken_ns)
-            if passed_s > 2.5 * self._period_s:
+            if passed_s > _GAP * self._period_s or self._thinned(image.stamp_ns):
                 self._gap_ns = image.stamp_ns
         self._taken_ns = image.stamp_ns
+        self._stamps.append(image.stamp_ns)
         self._waiting.append(image)
         return None
+
+    def _thinned(self, stamp_ns: int) -> bool:
+        """Return whether too many images are missing in the second that ends now."""
+        while self._stamps and seconds(stamp_ns - self._stamps[0]) > _WINDOW_S + 1e-3:
+            self._stamps.popleft()
+        if not self._stamps:
+            return False
+        expected = round(seconds(stamp_ns - self._stamps[0]) / self._period_s)
+        return expected >= 4 and len(self._stamps) < (1.0 - _MISSING) * expected
 
     def due(self, state_ns: int, since_ns: int | None, counters: Counter[str]) -> Iterator[Image]:
         """
@@ -73,5 +90,9 @@ class Frames:
             yield image
 
     def dropped(self, stamp_ns: int) -> bool:
-        """Whether images were lost within the last second."""
+        """Whether images were lost within the last second, or none comes any more."""
+        if self._taken_ns is None:
+            return False
+        if seconds(stamp_ns - self._taken_ns) > _GAP * self._period_s + _LATENCY_S:
+            return True
         return self._gap_ns is not None and stamp_ns - self._gap_ns < nanoseconds(1.0)

@@ -117,9 +117,13 @@ class Perception:
             stage.reset(self._task)
 
     def on_task(self, task: Task) -> None:
-        """Take the task in force; a new id makes the stages forget what they saw."""
-        if self._task is None or task.id != self._task.id:
-            self._task = task
+        """
+        Take the task in force; a new id makes the stages forget what they saw.
+
+        The same id again is the same task whose goal has moved: only the goal is taken then.
+        """
+        before, self._task = self._task, task
+        if before is None or task.id != before.id:
             # what waits was taken before the scene was put in order for this task
             self._task_ns = self._history.newest_ns
             for stage in self._stages.values():
@@ -185,10 +189,13 @@ class Perception:
         due = []
         for frames in self._frames.values():
             for image in frames.due(stamp_ns, self._task_ns, self.counters):
-                if self._history.at(image.stamp_ns) is None:
+                robot = self._history.at(image.stamp_ns)
+                if robot is None:
                     self.counters['images_unmatched'] += 1  # older than the history
-                else:
-                    due.append(image)
+                    continue
+                arm = robot.velocities[: len(self.robot.arm_joints)]
+                frames.health.see(image, float(np.abs(arm).max()))
+                due.append(image)
         return tuple(sorted(due, key=lambda image: image.stamp_ns))
 
     def _base(
@@ -198,7 +205,7 @@ class Perception:
         ages = {'joint_states': 0.0}
         ages |= {name: seconds(robot.stamp_ns - used_ns) for name, used_ns in used.items()}
         missing = tuple(name for name in self.cameras if name not in used)
-        health, reason = self._health(seconds(now_ns - robot.stamp_ns), ages, missing)
+        health, reason = self._health(robot.stamp_ns, now_ns, ages, missing)
         task = self._task or Task('', '')
         return Observation(
             Id(self._session, self._seq),
@@ -212,6 +219,7 @@ class Perception:
             task_id=task.id,
             ages_s=ages,
             missing=missing,
+            frozen=tuple(n for n, f in self._frames.items() if f.health.frozen),
             dropped=tuple(n for n, f in self._frames.items() if f.dropped(robot.stamp_ns)),
             health=health,
             health_reason=reason,
@@ -219,9 +227,9 @@ class Perception:
         )
 
     def _health(
-        self, state_age_s: float, ages: Mapping[str, float], missing: tuple[str, ...]
+        self, stamp_ns: int, now_ns: int, ages: Mapping[str, float], missing: tuple[str, ...]
     ) -> tuple[Health, str]:
-        config = self.config
+        config, state_age_s = self.config, seconds(now_ns - stamp_ns)
         health, reasons = Health.OK, []
         if state_age_s > config.max_state_age_s:
             health = Health.BAD
@@ -241,6 +249,13 @@ class Perception:
             if name != 'joint_states' and age_s > limit_s:
                 health = max(health, worst if age_s > config.max_image_age_s else Health.DEGRADED)
                 reasons.append(f'{name}: image {age_s:.2f} s old, limit {limit_s:g} s')
+        for name, frames in self._frames.items():
+            if frames.health.fault:
+                health = max(health, worst)
+                reasons.append(f'{name}: {frames.health.fault}')
+            if frames.dropped(stamp_ns):
+                health = max(health, Health.DEGRADED)
+                reasons.append(f'{name}: images are missing')
         return health, '; '.join(reasons)
 
     def _apply(self, name: str, stage: Stage, observation: Observation) -> Observation:
