@@ -18,6 +18,7 @@ from chunkpilot.msg import (
     ActionSpace,
     ChunkPart,
     ChunkRequest,
+    ChunkVerdict,
     Command,
     CommandGroup,
     ExecutedRows,
@@ -26,9 +27,12 @@ from chunkpilot.msg import (
     GuardState,
     HorizonDecision,
     Id,
+    Intervention,
     LearnerStatus,
     ObjectEstimate,
     Observation,
+    Obstacle,
+    ObstacleList,
     PolicyInfo,
     PolicyVersion,
     SafetyVerdict,
@@ -37,6 +41,7 @@ from chunkpilot.msg import (
 )
 from chunkpilot.srv import MoveTo
 from chunkpilot_core import types
+from chunkpilot_core.clearance.runtime import bodies
 from chunkpilot_core.errors import InvalidDataError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim.scene import Scene
@@ -110,7 +115,7 @@ def joint_state_to_msg(value: types.JointState) -> JointState:
 
 def joint_state_from_msg(msg: JointState) -> types.JointState:
     """
-    Translate measured joints; a driver that sends no velocities gives NaN.
+    Translate measured joints; a driver that sends no velocities gives NaN, no efforts none.
 
     :raises InvalidDataError: arrays of different lengths, empty or doubled names
     """
@@ -119,12 +124,13 @@ def joint_state_from_msg(msg: JointState) -> types.JointState:
     velocities = _doubles(msg.velocity) if len(msg.velocity) else np.full(len(names), np.nan)
     if not names or len(set(names)) != len(names):
         raise InvalidDataError(f'joint state: names {list(names)} are empty or doubled')
-    if not len(names) == len(positions) == len(velocities):
+    efforts = _doubles(msg.effort)
+    if not len(names) == len(positions) == len(velocities) or len(efforts) not in (0, len(names)):
         raise InvalidDataError(
             f'joint state: {len(names)} names, {len(positions)} positions, '
-            f'{len(velocities)} velocities'
+            f'{len(velocities)} velocities, {len(efforts)} efforts'
         )
-    return types.JointState(to_ns(msg.header.stamp), names, positions, velocities)
+    return types.JointState(to_ns(msg.header.stamp), names, positions, velocities, efforts)
 
 
 def positions_to_msg(positions: types.F64, tick_steady_ns: int) -> Float64MultiArray:
@@ -139,6 +145,34 @@ def positions_to_msg(positions: types.F64, tick_steady_ns: int) -> Float64MultiA
     msg.layout.dim = [
         MultiArrayDimension(label=f'tick {int(tick_steady_ns)}', size=size, stride=size)
     ]
+    return msg
+
+
+def command_to_joint_state(value: types.Command) -> JointState:
+    """Return a command's target as the message that every viewer plots: a name per column."""
+    names: list[str] = []
+    for group in value.groups:
+        axes = _AXES if group.kind.cartesian else map(str, range(len(group.values)))
+        single = (group.name,) if len(group.values) == 1 else ()
+        places = (f'{group.name}.{axis}' for axis in axes)
+        names += [*(group.names or single or places)][: len(group.values)]
+    msg = JointState(name=names)
+    msg.position = f64(np.concatenate([group.values for group in value.groups]))
+    msg.velocity = f64(
+        np.concatenate([np.resize(group.velocity, len(group.values)) for group in value.groups])
+    )
+    msg.header.stamp = to_time(value.stamp_ns)
+    return msg
+
+
+_AXES = ('x', 'y', 'z', 'qx', 'qy', 'qz', 'qw')
+
+
+def numbers_to_array(values: Mapping[str, float]) -> Float64MultiArray:
+    """Return numbers as the message that every viewer plots; the layout label names them."""
+    size = len(values)
+    msg = Float64MultiArray(data=f64(list(values.values())))
+    msg.layout.dim = [MultiArrayDimension(label=' '.join(values), size=size, stride=size)]
     return msg
 
 
@@ -259,7 +293,10 @@ def health_from_msg(msg: Observation) -> types.Observation:
         stamp_ns=to_ns(msg.header.stamp),
         oldest_ns=to_ns(msg.oldest),
         state_names=(),
-        state=np.zeros(0, np.float32),
+        state=_floats(msg.state),
+        features=_floats(msg.features),
+        frozen=tuple(msg.frozen),
+        dropped=tuple(msg.dropped),
         health=member(types.Health, msg.health),
         health_reason=msg.health_reason,
     )
@@ -313,6 +350,11 @@ def request_to_msg(value: types.ChunkRequest) -> ChunkRequest:
         prefix_start=to_time(value.prefix_start_ns),
         prefix_dt=float(value.prefix_dt_s),
         committed_rows=int(value.committed_rows),
+        guidance=value.guidance,
+        guidance_weights=f32(value.guidance_weights),
+        guidance_limit=float(value.guidance_limit),
+        state_at_start=value.state_at_start,
+        mode=value.mode,
         space_hash=value.space_hash,
     )
     msg.header.stamp = to_time(value.stamp_ns)
@@ -323,8 +365,15 @@ def request_from_msg(msg: ChunkRequest) -> types.ChunkRequest:
     """
     Translate a chunk request.
 
-    :raises InvalidDataError: a prefix that does not fill its rows
+    :raises InvalidDataError: a prefix that does not fill its rows, or other than a weight for each
     """
+    prefix = _matrix('prefix', msg.prefix, int(msg.action_size), np.float64)
+    weights = _floats(msg.guidance_weights)
+    if len(weights) not in (0, len(prefix)):
+        raise InvalidDataError(
+            f'guidance_weights has {len(weights)} values, expected one for each of the '
+            f'{len(prefix)} rows of prefix'
+        )
     return types.ChunkRequest(
         id=id_from_msg(msg.id),
         stamp_ns=to_ns(msg.header.stamp),
@@ -335,7 +384,7 @@ def request_from_msg(msg: ChunkRequest) -> types.ChunkRequest:
         not_before_ns=to_ns(msg.not_before),
         delay_s=float(msg.delay_s),
         n_samples=int(msg.n_samples),
-        prefix=_matrix('prefix', msg.prefix, int(msg.action_size), np.float64),
+        prefix=prefix,
         prefix_velocity=_matrix(
             'prefix_velocity',
             msg.prefix_velocity,
@@ -346,6 +395,11 @@ def request_from_msg(msg: ChunkRequest) -> types.ChunkRequest:
         prefix_dt_s=float(msg.prefix_dt),
         committed_rows=int(msg.committed_rows),
         space_hash=msg.space_hash,
+        guidance=msg.guidance,
+        guidance_weights=weights,
+        guidance_limit=float(msg.guidance_limit),
+        state_at_start=bool(msg.state_at_start),
+        mode=msg.mode,
     )
 
 
@@ -376,6 +430,7 @@ def chunk_to_msg(value: types.ActionChunk) -> ActionChunk:
         actions=f32(value.actions),
         parts=[_part_to_msg(part) for part in parts],
         confidence=_optional(value.confidence),
+        waypoint=_optional(value.waypoint),
         n_samples=0 if value.samples is None else len(value.samples),
         samples=_optional(value.samples),
         residual=_optional(value.residual),
@@ -426,6 +481,7 @@ def chunk_from_msg(msg: ActionChunk) -> types.ActionChunk:
         observation_oldest_ns=to_ns(msg.observation_oldest),
         parts=tuple(_part_from_msg(part) for part in msg.parts),
         confidence=_sized('confidence', msg.confidence, (horizon,)),
+        waypoint=_sized('waypoint', msg.waypoint, (horizon,)),
         samples=_sized('samples', msg.samples, (int(msg.n_samples), horizon, size)),
         residual=_sized('residual', msg.residual, (horizon, size)),
         residual_bound=_sized('residual_bound', msg.residual_bound, (size,)),
@@ -552,8 +608,14 @@ def member(cls: Any, value: Any) -> Any:
         raise InvalidDataError(f'{cls.__name__} {value!r} is not one of: {allowed}') from None
 
 
-def verdict_to_msg(value: types.SafetyVerdict, session: int) -> SafetyVerdict:
-    """Translate a verdict."""
+def verdict_to_msg(
+    value: types.SafetyVerdict, session: int, taken: Sequence[types.Input] = ()
+) -> SafetyVerdict:
+    """
+    Translate a verdict.
+
+    :param taken: what the guard took since the one before
+    """
     msg = SafetyVerdict(
         session=int(session),
         tick=int(value.tick),
@@ -587,6 +649,10 @@ def verdict_to_msg(value: types.SafetyVerdict, session: int) -> SafetyVerdict:
         tick_cpu_s=float(value.tick_cpu_s),
         counters=array('Q', value.counters),
         tick_steady_ns=int(value.tick_steady_ns),
+        steady_ns=int(value.steady_ns),
+        input_topics=[entry.topic for entry in taken],
+        input_stamps=array('q', [entry.stamp_ns for entry in taken]),
+        input_times=array('q', [entry.taken_ns for entry in taken]),
     )
     msg.header.stamp = to_time(value.stamp_ns)
     return msg
@@ -626,7 +692,14 @@ def verdict_from_msg(msg: SafetyVerdict) -> types.SafetyVerdict:
         tick_cpu_s=float(msg.tick_cpu_s),
         counters=tuple(int(count) for count in msg.counters),
         tick_steady_ns=int(msg.tick_steady_ns),
+        steady_ns=int(msg.steady_ns),
     )
+
+
+def inputs_from_msg(msg: SafetyVerdict) -> tuple[types.Input, ...]:
+    """Return what the guard took before a verdict, in order."""
+    columns = msg.input_topics, msg.input_stamps, msg.input_times
+    return tuple(types.Input(*entry) for entry in zip(*columns, strict=True))
 
 
 def guard_state_to_msg(value: types.GuardStatus, session: int) -> GuardState:
@@ -691,9 +764,106 @@ def guard_event_to_msg(value: types.GuardEvent, session: int) -> GuardEvent:
         requested=f64(value.requested),
         sent=f64(value.sent),
         suppressed=int(value.suppressed),
+        keep_rows=int(value.keep_rows),
+        escalate=bool(value.escalate),
     )
     msg.header.stamp = to_time(value.stamp_ns)
     return msg
+
+
+def guard_event_from_msg(msg: GuardEvent) -> types.GuardEvent:
+    """Translate a guard event."""
+    return types.GuardEvent(
+        stamp_ns=to_ns(msg.header.stamp),
+        arm_epoch=int(msg.arm_epoch),
+        kind=msg.kind,
+        from_state=member(types.ArmState, msg.from_state),
+        to_state=member(types.ArmState, msg.to_state),
+        reaction=member(types.Reaction, msg.reaction),
+        check=msg.check,
+        joint=msg.joint,
+        value=float(msg.value),
+        limit=float(msg.limit),
+        margin=float(msg.margin),
+        reason=msg.reason,
+        command_id=id_from_msg(msg.command_id),
+        chunk_id=id_from_msg(msg.chunk_id),
+        requested=np.array(msg.requested, np.float64),
+        sent=np.array(msg.sent, np.float64),
+        suppressed=int(msg.suppressed),
+        keep_rows=int(msg.keep_rows),
+        escalate=bool(msg.escalate),
+    )
+
+
+def chunk_verdict_to_msg(value: types.ChunkVerdict) -> ChunkVerdict:
+    """Translate the judgement of a chunk."""
+    msg = ChunkVerdict(
+        chunk_id=id_to_msg(value.chunk_id),
+        revision=int(value.revision),
+        ok=bool(value.ok),
+        first_bad_row=int(value.first_bad_row),
+        executable_rows=int(value.executable_rows),
+        speed_scale=float(value.speed_scale),
+        check=value.check,
+        reason=value.reason,
+        risk=float(value.risk),
+        risk_end=float(value.risk_end),
+        risk_beyond=float(value.risk_beyond),
+        min_clearance=float(value.min_clearance),
+        clearance_pair=value.clearance_pair,
+        best_sample=int(value.best_sample),
+        duration_s=float(value.duration_s),
+    )
+    msg.header.stamp = to_time(value.stamp_ns)
+    return msg
+
+
+def chunk_verdict_from_msg(msg: ChunkVerdict) -> types.ChunkVerdict:
+    """Translate the judgement of a chunk."""
+    return types.ChunkVerdict(
+        stamp_ns=to_ns(msg.header.stamp),
+        chunk_id=id_from_msg(msg.chunk_id),
+        ok=bool(msg.ok),
+        first_bad_row=int(msg.first_bad_row),
+        executable_rows=int(msg.executable_rows),
+        speed_scale=float(msg.speed_scale),
+        revision=int(msg.revision),
+        check=msg.check,
+        reason=msg.reason,
+        risk=float(msg.risk),
+        risk_end=float(msg.risk_end),
+        risk_beyond=float(msg.risk_beyond),
+        min_clearance=float(msg.min_clearance),
+        clearance_pair=msg.clearance_pair,
+        best_sample=int(msg.best_sample),
+        duration_s=float(msg.duration_s),
+    )
+
+
+def intervention_to_msg(value: types.Intervention) -> Intervention:
+    """Translate who has control."""
+    msg = Intervention(
+        source=value.source,
+        operator_name=value.operator_name,
+        active=bool(value.active),
+        priority=int(value.priority),
+        reason=value.reason,
+    )
+    msg.header.stamp = to_time(value.stamp_ns)
+    return msg
+
+
+def intervention_from_msg(msg: Intervention) -> types.Intervention:
+    """Translate who has control."""
+    return types.Intervention(
+        to_ns(msg.header.stamp),
+        msg.source,
+        bool(msg.active),
+        int(msg.priority),
+        msg.operator_name,
+        msg.reason,
+    )
 
 
 def executed_rows_to_msg(value: types.ExecutedRows) -> ExecutedRows:
@@ -1034,3 +1204,51 @@ def _check_hash(space: types.ActionSpace) -> None:
 def keys_values(metadata: Mapping[str, object]) -> tuple[list[str], list[str]]:
     """Return metadata as the two string lists that messages carry."""
     return list(metadata), [str(value) for value in metadata.values()]
+
+
+def obstacles_to_msg(value: bodies.ObstacleList, frame_id: str) -> ObstacleList:
+    """Return a list of obstacles, in the world frame of that name."""
+    msg = ObstacleList(lasting=bool(value.lasting))
+    msg.header.stamp, msg.header.frame_id = to_time(value.stamp_ns), frame_id
+    msg.obstacles = [
+        Obstacle(
+            name=one.name,
+            shape=one.shape.value,
+            size=f64(one.size),
+            pose=pose_to_msg(Pose(), one.position, one.orientation),
+            held=bool(one.held),
+            graspable=bool(one.graspable),
+        )
+        for one in value.obstacles
+    ]
+    return msg
+
+
+def obstacles_from_msg(msg: ObstacleList, frame_id: str) -> bodies.ObstacleList:
+    """
+    Read a list of obstacles.
+
+    :raises InvalidDataError: another frame, or a shape that is not known
+    """
+    if msg.header.frame_id not in ('', frame_id):
+        raise InvalidDataError(f'obstacles in frame {msg.header.frame_id!r}, must be {frame_id!r}')
+    obstacles = tuple(_obstacle(one) for one in msg.obstacles)
+    return bodies.ObstacleList(to_ns(msg.header.stamp), obstacles, msg.lasting)
+
+
+def _obstacle(msg: Obstacle) -> bodies.Obstacle:
+    shapes = {shape.value: shape for shape in bodies.Shape}
+    if msg.shape not in shapes:
+        raise InvalidDataError(
+            f'obstacle {msg.name!r}: shape {msg.shape!r}, known: {", ".join(shapes)}'
+        )
+    place, turn = msg.pose.position, msg.pose.orientation
+    return bodies.Obstacle(
+        msg.name,
+        shapes[msg.shape],
+        tuple(msg.size),
+        np.array([place.x, place.y, place.z]),
+        np.array([turn.x, turn.y, turn.z, turn.w]),
+        bodies.TOOL if msg.held else bodies.WORLD,
+        bool(msg.graspable),
+    )

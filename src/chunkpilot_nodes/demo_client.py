@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 import json
 from pathlib import Path
-import signal
 import sys
 import time
 from typing import Any
@@ -24,17 +23,15 @@ from chunkpilot.msg import (
     Outcome,
     SimScene,
 )
+from chunkpilot_core.files import write_json
 from chunkpilot_core.runs.report import extended
-from chunkpilot_core.runs.summary import write_json
 from chunkpilot_core.runs.trace import EpisodeTrace
 from chunkpilot_core.types import EpisodeOutcome, NS_PER_S
-from chunkpilot_nodes import convert, qos
+from chunkpilot_nodes import convert, qos, run_client
 import rclpy
 from rclpy.action import ActionClient
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 
-SERVER_TIMEOUT_S = 90.0
 LEARNER_TIMEOUT_S = 30.0
 PATIENCE_S = 1.0
 SCENE_NS = NS_PER_S // 25
@@ -134,8 +131,9 @@ class DemoClient(Node):
         beyond_s = sum(stop - start for start, stop in extended(trace))
         self._telling = beyond_s > TELLING * trace.times_s[-1]
 
-    def drop_costly(self) -> None:
-        """Stop listening to what is needed for pictures only, once there is enough."""
+    def keep_up(self) -> None:
+        """Tell what is known, and stop listening to pictures once there are enough."""
+        self.settle()
         if self._telling and self._costly:
             for subscription in self._costly:
                 self.destroy_subscription(subscription)
@@ -186,12 +184,10 @@ class DemoClient(Node):
 def run(
     node: DemoClient, args: argparse.Namespace, stopping: list[int]
 ) -> tuple[str, dict[str, Any]]:
-    """Send the goal and wait for the result; returns what went wrong, and the summary."""
-    deadline = time.monotonic() + SERVER_TIMEOUT_S
-    while not node.client.server_is_ready():
-        rclpy.spin_once(node, timeout_sec=0.1)
-        if stopping or time.monotonic() > deadline:
-            return f'no task node within {SERVER_TIMEOUT_S:g} s', {}
+    """Run the episodes; returns what went wrong, and the summary."""
+    missing = run_client.await_server(node, node.client, stopping)
+    if missing:
+        return missing, {}
     # Nobody needs the learner, but its start takes seconds of CPU from everybody.
     deadline = time.monotonic() + LEARNER_TIMEOUT_S
     while not (node.learner_is_up or stopping) and time.monotonic() < deadline:
@@ -202,26 +198,12 @@ def run(
         seed=args.seed,
         timeout_s=float(args.timeout),
     )
-    sent = node.client.send_goal_async(goal)
-    while not sent.done() and not stopping:
-        rclpy.spin_once(node, timeout_sec=0.1)
-    handle = sent.result() if sent.done() else None
-    if handle is None or not handle.accepted:
-        return 'the task node refused the goal; its log says why', {}
-    finished = handle.get_result_async()
-    while not finished.done() and not stopping:
-        rclpy.spin_once(node, timeout_sec=0.1)
-        node.settle()
-        node.drop_costly()
-    if not finished.done():
-        return 'stopped', {}
+    error, summary = run_client.ask(node, node.client, goal, stopping, node.keep_up)
     deadline = time.monotonic() + 2.0
-    while node.busy and time.monotonic() < deadline:
+    while node.busy and not stopping and time.monotonic() < deadline:
         rclpy.spin_once(node, timeout_sec=0.1)
         node.settle()
-    result = finished.result().result
-    summary = json.loads(result.summary_json) if result.summary_json else {}
-    return ('' if result.success else result.message), summary
+    return error, json.loads(summary) if summary else {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -233,20 +215,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--timeout', type=float, default=0.0)
     parser.add_argument('--out', type=Path, required=True)
     args = parser.parse_args(argv)
-    stopping: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: stopping.append(received))
-    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
-    node = DemoClient()
-    try:
-        error, summary = run(node, args, stopping)
-        if summary:
-            write_json(args.out / 'run.json', summary)
-        if node.kept is not None:
-            node.kept.save(args.out / 'episode.npz')
-    finally:
-        node.destroy_node()
-        rclpy.try_shutdown()
+    with run_client.interruptible() as stopping:
+        node = DemoClient()
+        try:
+            error, summary = run(node, args, stopping)
+            if summary:
+                write_json(args.out / 'run.json', summary)
+            if node.kept is not None:
+                node.kept.save(args.out / 'episode.npz')
+        finally:
+            node.destroy_node()
     if error:
         print(f'demo: {error}', file=sys.stderr, flush=True)
     return 1 if error else 0

@@ -1,5 +1,6 @@
 """Camera messages to pixels and back; whatever arrives, the answer is an image or a reason."""
 
+from chunkpilot_core import pictures
 from chunkpilot_core.errors import InvalidDataError, UnknownNameError
 from chunkpilot_core.types import Image
 from chunkpilot_nodes.convert import to_ns
@@ -8,7 +9,6 @@ import numpy as np
 from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image as RawImage
 
-MAX_BYTES = 64 * 1024 * 1024
 _RAW = {
     'rgb8': (3, None),
     'bgr8': (3, cv2.COLOR_BGR2RGB),
@@ -16,7 +16,6 @@ _RAW = {
     'bgra8': (4, cv2.COLOR_BGRA2RGB),
     'mono8': (1, cv2.COLOR_GRAY2RGB),
 }
-_MARKS = {'jpeg': (b'\xff\xd8', b'\xff\xd9'), 'png': (b'\x89PNG', b'IEND\xaeB`\x82')}
 
 
 def from_compressed(name: str, msg: CompressedImage) -> Image:
@@ -26,20 +25,8 @@ def from_compressed(name: str, msg: CompressedImage) -> Image:
     :param name: of the camera
     :raises InvalidDataError: empty, huge, truncated or damaged, or of another format
     """
-    data = bytes(msg.data)
-    kind = next((kind for kind in _MARKS if kind in msg.format.replace('jpg', 'jpeg')), None)
-    if kind is None:
-        raise InvalidDataError(f'{name}: image format {msg.format!r}, must be jpeg or png')
-    if not 0 < len(data) <= MAX_BYTES:
-        raise InvalidDataError(f'{name}: {kind} of {len(data)} bytes, allowed 1 to {MAX_BYTES}')
-    head, tail = _MARKS[kind]
-    # OpenCV fills what is missing of a truncated JPEG with grey and calls it a success
-    if not data.startswith(head) or tail not in data[-64:]:
-        raise InvalidDataError(f'{name}: {kind} of {len(data)} bytes is truncated or damaged')
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
-    if pixels is None:
-        raise InvalidDataError(f'{name}: {kind} of {len(data)} bytes cannot be decoded')
-    return Image(name, to_ns(msg.header.stamp), np.asarray(pixels, np.uint8))
+    pixels = pictures.decode(name, msg.format, bytes(msg.data))
+    return Image(name, to_ns(msg.header.stamp), pixels)
 
 
 def from_raw(name: str, msg: RawImage) -> Image:

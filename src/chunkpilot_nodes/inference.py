@@ -167,7 +167,6 @@ class InferenceWorker:
             tried = self._observation
             problem = self._try(request, tried)
             if problem is None:
-                self._problem = ''
                 return
             with self._wake:
                 self._wake.wait_for(
@@ -192,19 +191,27 @@ class InferenceWorker:
         problem = serving.refusal(request, observation, now_ns, limit_s)
         if problem is not None or observation is None:
             return problem
+        parts, self._problem = 0, ''
         try:
-            chunks = serving.answer(self._policy, observation, request)
+            for chunk in serving.stream(self._policy, observation, request):
+                if not parts:
+                    self._stopping.wait(self._config.extra_latency_s)
+                    self._durations_s.append(time.monotonic() - started)
+                parts += 1
+                self._publish(chunk, time.monotonic() - started)
+                if self._interrupted():  # whoever asked does not want the rest any more
+                    break
         except ChunkpilotError as error:
-            return str(error)
-        self._stopping.wait(self._config.extra_latency_s)
-        for chunk in chunks:
-            self._seq += 1
-            duration_s = time.monotonic() - started
-            chunk_id = types.Id(self._host.session, self._seq)
-            self._host.publish(replace(chunk, id=chunk_id, inference_s=duration_s))
-        self._durations_s.append(duration_s)
+            if not parts:
+                return str(error)
+            self._fail(f'request {request.id.seq} answered up to part {parts} only: {error}')
         self._counters['chunks'] += 1
         return None
+
+    def _publish(self, chunk: types.ActionChunk, duration_s: float) -> None:
+        self._seq += 1
+        chunk_id = types.Id(self._host.session, self._seq)
+        self._host.publish(replace(chunk, id=chunk_id, inference_s=duration_s))
 
     def _fail(self, problem: str) -> None:
         self._problem = problem

@@ -15,15 +15,16 @@ C = TypeVar('C')
 _INT64 = 2**63 - 1
 
 
-def declare(node: Node, cls: type[C], prefix: str = '') -> C:
+def declare(node: Node, cls: type[C], prefix: str = '', read_only: bool = True) -> C:
     """
     Declare one parameter per field of a configuration class and return the configuration in force.
 
-    Parameters are read-only: what a robot runs with does not change under it. Ranges are checked
-    by the dataclass, whose errors name the value and what is allowed; the descriptors are for
-    tools.
+    Parameters are read-only but for a few: what a robot runs with does not change under it. Ranges
+    are checked by the dataclass, whose errors name the value and what is allowed; the descriptors
+    are for tools.
 
     :param prefix: of parameter names, e.g. ``'upcycling.'``
+    :param read_only: otherwise the node has a callback that judges every change
     :raises ConfigError: a value of the wrong type or out of range
     """
     overrides = node._parameter_overrides
@@ -37,7 +38,9 @@ def declare(node: Node, cls: type[C], prefix: str = '') -> C:
         # ROS can't tell the type of an empty list: such a parameter is unset until given.
         default = (list(info.default) or None) if info.sequence else info.default
         if not node.has_parameter(prefix + info.name):
-            node.declare_parameter(prefix + info.name, default, _descriptor(info))
+            descriptor = _descriptor(info)
+            descriptor.read_only = read_only
+            node.declare_parameter(prefix + info.name, default, descriptor)
     return built
 
 

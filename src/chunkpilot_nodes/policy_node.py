@@ -54,7 +54,7 @@ class PolicyNode(spin.SupervisedNode):
             policy, warm_s = serving.prepare(config.checkpoint, 0, '', time.monotonic_ns)
         except ChunkpilotError as error:
             self._announce(f'error: {error}')
-            self._let_it_be_heard()
+            self.wait_until_heard(self._info, find_s=3.0)
             raise
         self._loader = ThreadPoolExecutor(1, 'loader')
         self.worker = InferenceWorker(self, config, policy)
@@ -77,13 +77,6 @@ class PolicyNode(spin.SupervisedNode):
             self.create_subscription(
                 PolicyVersion, 'policy/version', self._on_version, qos.LATCHED
             )
-
-    def _let_it_be_heard(self) -> None:
-        """Give whoever listens to policy/info the time to find this process before it ends."""
-        deadline = time.monotonic() + 2.0
-        while not self._info.get_subscription_count() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.3)
 
     def publish(self, chunk: types.ActionChunk) -> None:
         """Publish a chunk; called by the worker."""

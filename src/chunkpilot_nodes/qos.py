@@ -25,3 +25,10 @@ SENSOR = _profile(
     10, reliable=False
 )  # joint states of a driver: newest counts; matches any publisher
 CLOCK = _profile(1, reliable=False)
+
+
+def matching(offered: QoSProfile) -> QoSProfile:
+    """Return a profile for a relay of somebody's topic; how deep it is nobody is told."""
+    reliable = offered.reliability != ReliabilityPolicy.BEST_EFFORT
+    latched = offered.durability == DurabilityPolicy.TRANSIENT_LOCAL
+    return _profile(1 if latched else 10, reliable=reliable, latched=latched)

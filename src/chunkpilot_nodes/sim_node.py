@@ -23,6 +23,7 @@ from chunkpilot_core import robot as robots
 from chunkpilot_core.config import option
 from chunkpilot_core.errors import ChunkpilotError, ConfigError
 from chunkpilot_core.robot import Output
+from chunkpilot_core.sim.disturbance import DisturbanceConfig
 from chunkpilot_core.sim.driver import Driver
 from chunkpilot_core.sim.pacer import Pacer
 from chunkpilot_core.sim.world import CONTROL_DT_S, World
@@ -60,6 +61,7 @@ class SimNode(spin.SupervisedNode):
         super().__init__('sim_node')
         self._config = params.declare(self, Config)
         errors = params.declare(self, World.Config)
+        disturbance = params.declare(self, DisturbanceConfig, 'disturbance.')
         self._tasks = {
             name: registry.get('tasks', name)(
                 params.declare(self, registry.get('tasks', name).Config, f'{name}.')
@@ -67,7 +69,8 @@ class SimNode(spin.SupervisedNode):
             for name in registry.names('tasks')
         }
         self._robot = robots.load(self._config.robot)
-        self._world = World(self._definition(self._config.task), self._robot, errors)
+        definition = self._definition(self._config.task)
+        self._world = World(definition, self._robot, errors, disturbance)
         self._world.reset(self._config.seed)
         self._session = secrets.randbits(64)
         self._driver = Driver(self._world)
@@ -89,7 +92,8 @@ class SimNode(spin.SupervisedNode):
         )
         self.get_logger().info(
             f'robot {self._robot.name}, task {self._config.task}, seed {self._config.seed}, '
-            f'real-time factor {self._config.real_time_factor:g}, {errors}'
+            f'real-time factor {self._config.real_time_factor:g}, {errors}, '
+            f'disturbance {disturbance.kind}'
         )
 
     def _connect(self) -> None:

@@ -27,12 +27,16 @@ from chunkpilot_nodes.convert import to_time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 import rclpy
 from rclpy.clock import Clock, ClockType
+from rclpy.duration import Duration
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rclpy.signals import SignalHandlerOptions
 
 MAX_FAULTS = 20
 FAULT_WINDOW_S = 10.0
+HEARD_S = 1.0  # that last words may take
+JUMP = 10  # periods of /clock at once
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class SupervisedNode(Node):
     """A node with a clock that tests can reason about, counted faults and diagnostics."""
 
     refused = 0  # messages
+    exit_code = 0  # of the process, for a node that ends by itself; another one ends it
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
@@ -89,6 +94,21 @@ class SupervisedNode(Node):
     def on_fault(self, error: Exception) -> None:
         """Bring the node into a safe state after an exception in a callback; nodes override it."""
 
+    def wait_until_heard(self, *publishers: Publisher, find_s: float = 0.0) -> None:
+        """
+        Wait until all who listen have what was published last, which ends with this process.
+
+        :param find_s: for how long somebody may still find a process that has just begun
+        """
+        found = time.monotonic() + find_s
+        for publisher in publishers:
+            while not publisher.get_subscription_count() and time.monotonic() < found:
+                time.sleep(0.02)
+        heard = time.monotonic() + HEARD_S
+        for publisher in publishers:
+            left_s = max(heard - time.monotonic(), 0.01)
+            publisher.wait_for_all_acked(Duration(seconds=left_s))
+
     def shutdown(self) -> None:
         """Stop threads and close files before the node is destroyed; nodes override it."""
 
@@ -98,7 +118,7 @@ class RosTime:
 
     def __init__(self, node: Node) -> None:
         self._clock = node.get_clock()
-        self._simulated = bool(node.get_parameter('use_sim_time').value)
+        self.simulated = bool(node.get_parameter('use_sim_time').value)
         self._raw = 0
         self._steady = 0
         self._period = 0
@@ -108,12 +128,14 @@ class RosTime:
     def now_ns(self) -> int:
         """Return the time [ns]; never more than one clock period ahead of the last /clock."""
         raw: int = self._clock.now().nanoseconds
-        if not self._simulated:
+        if not self.simulated:
             return raw
         steady = time.monotonic_ns()
         if raw != self._raw:
             if raw < self._raw:  # a bag that starts over
                 self._last = raw
+            elif self._raw and self._period and raw - self._raw > JUMP * self._period:
+                self._period = 0  # a jump is no period by which time could run ahead
             elif self._raw:
                 self._period = raw - self._raw
                 self._rate = self._period / max(steady - self._steady, 1)
@@ -139,22 +161,23 @@ def _run(node_class: type[SupervisedNode], executor: str) -> int:
     stopping = _StopFlag()
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     node: SupervisedNode | None = None
+    code = 1
     try:
         node = node_class()
         process = params.declare(node, _with_default(executor))
         params.finish(node)
         _apply_priority(node, process)
         _publish_diagnostics(node)
-        return _loop(node, _make_executor(process.executor), stopping)
+        code = _loop(node, _make_executor(process.executor), stopping)
     except ChunkpilotError as error:
         name = node.get_name() if node else node_class.__name__
         print(f'{name}: {error}', file=sys.stderr, flush=True)
-        return 1
     finally:
         if node is not None:
             node.shutdown()
             node.destroy_node()
         rclpy.try_shutdown()
+    return code or (node.exit_code if node is not None else 1)
 
 
 class _StopFlag:
@@ -178,7 +201,7 @@ def _loop(node: SupervisedNode, executor: Executor, stopping: _StopFlag) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    while not stopping.set and rclpy.ok():
+    while not (stopping.set or node.exit_code) and rclpy.ok():
         try:
             executor.spin_once(timeout_sec=0.2)
         except ExternalShutdownException:
@@ -198,7 +221,7 @@ def _loop(node: SupervisedNode, executor: Executor, stopping: _StopFlag) -> int:
             if len(recent) == MAX_FAULTS and recent[-1] - recent[0] < FAULT_WINDOW_S:
                 node.get_logger().fatal(f'{MAX_FAULTS} faults in {FAULT_WINDOW_S} s: giving up')
                 return 1
-    return 0
+    return node.exit_code
 
 
 def _make_executor(kind: str) -> Executor:

@@ -6,7 +6,7 @@ publishes for it. Nothing in here blocks: services are called asynchronously, wa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import json
 import math
 from pathlib import Path
@@ -18,6 +18,8 @@ from chunkpilot.msg import (
     EpisodeEvent,
     ExecutionStats,
     GuardState,
+    HorizonDecision,
+    Intervention,
     Observation,
     Outcome,
     PolicyInfo,
@@ -29,20 +31,23 @@ from chunkpilot.srv import GuardCommand, MoveTo, SimReset
 from chunkpilot_core import registry, robot, types
 from chunkpilot_core.config import option
 from chunkpilot_core.errors import ChunkpilotError, InvalidDataError
+from chunkpilot_core.files import write_json
 from chunkpilot_core.runs.episodes import (
     Announce,
     Call,
     check_request,
     Effect,
     Finish,
+    NO_RECORDER,
     Run,
     RunConfig,
     Start,
 )
-from chunkpilot_core.runs.summary import Tally, write_json
+from chunkpilot_core.runs.summary import Tally
 from chunkpilot_core.runs.world import World
 from chunkpilot_nodes import convert, params, qos, spin
 from chunkpilot_nodes.monitor import Load, Restarts, versions
+import numpy as np
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.clock import Clock, ClockType
@@ -75,6 +80,7 @@ class TaskNode(spin.SupervisedNode):
         self._robot = robot.load(self._config.robot)
         self._world, self._tally = World(), Tally()
         self._run: Run | None = None
+        self._task: types.Task | None = None
         self._goal: ServerGoalHandle | None = None
         self._refusal = ''
         self._policy = PolicyInfo()
@@ -91,7 +97,9 @@ class TaskNode(spin.SupervisedNode):
             (GuardState, 'guard/state', self._on_guard, qos.LATCHED),
             (PolicyInfo, 'policy/info', self._on_policy, qos.LATCHED),
             (ExecutionStats, 'execution_stats', self._on_stats, qos.RELIABLE_10),
+            (HorizonDecision, 'horizon', self._on_horizon, qos.RELIABLE_10),
             (Bool, 'driver/stopped', self._on_driver, qos.LATCHED),
+            (Intervention, 'intervention', self._on_intervention, qos.RELIABLE_10),
         ):
             self.create_subscription(kind, topic, callback, profile)
         # What comes at control rate is only looked at as often as it is needed.
@@ -136,6 +144,21 @@ class TaskNode(spin.SupervisedNode):
         world.joints = joints
         if self._run is not None and self._run.phase == 'running':
             self._tally.add_latency(int(msg.commands), float(msg.command_latency_s))
+        self._follow_goal(msg)
+
+    def _follow_goal(self, msg: SimScene) -> None:
+        """Announce the task anew, under its id, when its goal has moved."""
+        task = self._task
+        if task is None or msg.task_kind != task.kind or len(msg.goal) != len(task.goal):
+            return
+        if convert.to_ns(msg.header.stamp) > self._announced_ns and any(
+            now != before for now, before in zip(msg.goal, task.goal, strict=True)
+        ):
+            self._announce(replace(task, goal=np.array(msg.goal, np.float32)))
+
+    def _announce(self, task: types.Task) -> None:
+        self._task, self._announced_ns = task, self.now_ns()
+        self._tasks.publish(convert.task_to_msg(task, self._announced_ns, self._robot.world_frame))
 
     def _on_policy(self, msg: PolicyInfo) -> None:
         self._policy = msg
@@ -161,11 +184,18 @@ class TaskNode(spin.SupervisedNode):
     def _on_driver(self, msg: Bool) -> None:
         self._world.driver_stopped = bool(msg.data)
 
+    def _on_intervention(self, msg: Intervention) -> None:
+        self._world.hear('teleop', 0, time.monotonic_ns())
+
     def _on_stats(self, msg: ExecutionStats) -> None:
         self._world.hear('execution', int(msg.session), time.monotonic_ns())
         stats = convert.execution_stats_from_msg(msg)
         self._world.count_stats(stats)
         self._tally.add_stats(stats)
+
+    def _on_horizon(self, msg: HorizonDecision) -> None:
+        if self._run is not None and self._run.phase == 'running':
+            self._tally.add_decision(self._run.episode_id, convert.horizon_from_msg(msg))
 
     # ---- the action -----------------------------------------------------------------------------
 
@@ -204,7 +234,7 @@ class TaskNode(spin.SupervisedNode):
             self._run_config,
             self._robot,
             self._world,
-            f'{request.task_kind}-{self.now_ns() // types.NS_PER_S}',
+            f'{request.task_kind}-{int(time.time())}',  # simulated time may be nothing yet
             request.task_kind,
             int(request.episodes),
             int(request.seed),
@@ -235,9 +265,7 @@ class TaskNode(spin.SupervisedNode):
             )
         services = {name for name, _ in self.get_service_names_and_types()}
         if request.record and self.resolve_service_name('recorder/start') not in services:
-            raise ChunkpilotError(
-                'record: no recorder is there; launch the graph with record:=true'
-            )
+            raise ChunkpilotError(f'{NO_RECORDER}; launch the graph with record:=true')
         return float(request.timeout_s) or float(task.timeout_s)
 
     def _conclude(self, goal: ServerGoalHandle, run: Run) -> RunTask.Result:
@@ -290,9 +318,7 @@ class TaskNode(spin.SupervisedNode):
         if isinstance(effect, Call):
             self._call(run, effect)
         elif isinstance(effect, Announce):
-            self._tasks.publish(
-                convert.task_to_msg(effect.task, self.now_ns(), self._robot.world_frame)
-            )
+            self._announce(effect.task)
         elif isinstance(effect, Start):
             self._publish_event(EpisodeEvent.START, effect)
             self._feedback(run)
@@ -301,6 +327,7 @@ class TaskNode(spin.SupervisedNode):
 
     def _finish(self, run: Run, end: Finish) -> None:
         self._tally.finished.append(end)
+        self._task = None
         words = f'{end.episode_id} seed {end.seed}: {end.outcome.name}, {end.reason}'
         self.get_logger().info(f'{words} ({end.duration_s:.1f} s)')
         if end.started:
