@@ -63,7 +63,7 @@ def measure(what: str, call: Callable[[], object], target_us: float, count: int 
     }
 
 
-def joint_space(size: int) -> ActionSpace:
+def joint_space(size: int, max_velocity: float = 2.0) -> ActionSpace:
     """Return absolute joint positions of ``size`` joints."""
     names = tuple(f'joint{i}' for i in range(size))
     group = ActionGroup(
@@ -81,7 +81,7 @@ def joint_space(size: int) -> ActionSpace:
             (group,),
             (-3.0,) * size,
             (3.0,) * size,
-            (2.0,) * size,
+            (max_velocity,) * size,
             (10.0,) * size,
             (5000.0,) * size,
             (False,) * size,
