@@ -158,6 +158,19 @@ def test_an_outcome_of_another_episode_is_not_taken(tmp_path: Path) -> None:
     assert episodes.load(path).outcome is EpisodeOutcome.UNKNOWN
 
 
+def test_the_start_of_the_next_episode_is_not_taken(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / 'bag',
+        ('/task', convert.task_to_msg(TASK, 0)),
+        ('/episode', event(2)),
+        ('/executed_rows', convert.executed_rows_to_msg(ROWS)),
+        ('/outcome', Outcome(episode_id='episode-2', outcome=Outcome.SUCCESS)),
+        ('/episode', event(3)),  # the recorder was late
+    )
+    episode = episodes.load(path)
+    assert (episode.id, episode.outcome) == ('episode-2', EpisodeOutcome.SUCCESS)
+
+
 def test_a_bag_without_an_episode_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / 'bag', ('/task', convert.task_to_msg(TASK, 0)))
     with pytest.raises(BagError, match='no episode starts in it'):

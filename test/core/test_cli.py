@@ -1,5 +1,7 @@
 """The command chunkpilot: verbs, errors, exit codes."""
 
+from importlib import import_module
+from pathlib import Path
 import subprocess
 import sys
 
@@ -96,6 +98,33 @@ def test_overview_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == '[]'
 
 
-def test_every_verb_has_help():
+def test_every_verb_and_sub_verb_has_help(capsys):
     for verb in cli.verbs():
         assert cli._help(verb), f'{verb} has no HELP'
+        module = import_module(f'chunkpilot_core.cli.{verb.replace("-", "_")}')
+        for words in [[verb], *([verb, sub] for sub in getattr(module, 'SUB_VERBS', ()))]:
+            assert cli.main([*words, '--help']) == 0, words
+            told = capsys.readouterr().out
+            assert told.startswith(('usage: chunkpilot', f'chunkpilot {verb}')), told
+            assert 'Traceback' not in told
+
+
+def test_the_demo_refuses_a_policy_that_is_not_there_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(['demo', '--out', str(tmp_path / 'demo'), 'policy:=mlq']) == 1
+    error = capsys.readouterr().err
+    assert "unknown checkpoint 'mlq'" in error
+    assert 'mlp_pick_and_place' in error
+
+
+def test_sub_verbs_are_listed_and_misspelt_ones_are_told(capsys):
+    assert cli.main(['bag']) == 2
+    overview = capsys.readouterr().out
+    for name in ('info', 'play', 'check', 'repair', 'cut', 'merge'):
+        assert f'  {name} ' in overview
+    assert cli.main(['bag', '--help']) == 0
+    assert cli.main(['bag', 'repiar', 'x']) == 2
+    assert "Did you mean 'repair'" in capsys.readouterr().err
+    assert cli.main(['bag', 'cut', '--help']) == 0
+    assert 'usage: chunkpilot bag cut' in capsys.readouterr().out

@@ -1,14 +1,23 @@
 """The closed loop with the shipped policy: it works, and it is the same every time."""
 
+import copy
 from dataclasses import replace
 import json
+import os
+import time
 
 from chunkpilot_core.cli import main
+from chunkpilot_core.errors import ChunkpilotError, ConfigError
 from chunkpilot_core.eval import runner, summary
+from chunkpilot_core.eval.forked import forked
 from chunkpilot_core.eval.latency import LatencyModel
 from chunkpilot_core.eval.loop import Frame, Loop
 from chunkpilot_core.execution.fixed import Fixed
+from chunkpilot_core.execution.runtime.executor import Executor
+from chunkpilot_core.execution.runtime.surprise import Surprise
 from chunkpilot_core.policies.runtime import checkpoint
+from chunkpilot_core.sim.disturbance import DisturbanceConfig
+import cv2
 import pytest
 
 POLICY = 'mlp_pick_and_place'
@@ -187,3 +196,39 @@ def test_json_has_no_nan() -> None:
         'a': None,
         'b': [None, 1.0],
     }
+
+
+def test_strategies_that_share_what_comes_before_the_start_end_as_alone(loop) -> None:
+    prepared = loop.calibrate(LONGER.build(), range(10**7, 10**7 + 1))
+    slow = Executor.Config(starvation='late', margin=1.0)
+    runs = [(FIXED.build(), {}), (prepared, {}), (FIXED.build(), {'executor': slow})]
+    surprised = {'surprise': Surprise.Config(enabled=True)}
+    jump = {'disturbance': DisturbanceConfig(kind='object_jump')}
+    runs.append((prepared, surprised))
+    together = loop.run_each(3, [(strategy, {**parts, **jump}) for strategy, parts in runs])
+    for (strategy, parts), result in zip(runs, together, strict=True):
+        assert loop.run(3, copy.deepcopy(strategy), None, {**parts, **jump}) == result
+    assert together[0] != together[1] != together[3]
+    with pytest.raises(ConfigError, match='begin differently'):
+        loop.run_each(3, [(FIXED.build(), {}), (FIXED.build(), jump)])
+
+
+def test_opencv_has_no_threads_that_a_copy_of_the_process_would_wait_for(loop) -> None:
+    loop.run(0, FIXED.build())
+    assert cv2.getNumThreads() == 1
+
+
+def test_what_goes_wrong_in_a_copy_of_the_process_is_told() -> None:
+    seen = []
+    assert forked(lambda: seen.append(1) or 'done') == 'done'
+    assert not seen, 'the copy has its own'
+
+    def fail() -> None:
+        raise ConfigError('so it is')
+
+    with pytest.raises(ConfigError, match='so it is'):
+        forked(fail)
+    with pytest.raises(ChunkpilotError, match='died'):
+        forked(lambda: os._exit(3))
+    with pytest.raises(ChunkpilotError, match='longer than'):
+        forked(lambda: time.sleep(60.0), timeout_s=0.1)

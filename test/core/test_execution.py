@@ -1,6 +1,7 @@
 """The executor through its public API: timing, merges, starvation, refusals, stops."""
 
 from dataclasses import replace
+import functools
 from itertools import pairwise
 import math
 import re
@@ -19,6 +20,7 @@ from chunkpilot_core.types import (
     ArmState,
     ChunkPart,
     Command,
+    GuardEvent,
     GuardStatus,
     Health,
     HorizonDecision,
@@ -26,9 +28,12 @@ from chunkpilot_core.types import (
     Kind,
     Observation,
     PolicySpec,
+    Reaction,
     Reference,
     Rotation,
 )
+from hypothesis import given, Phase, settings
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -41,6 +46,9 @@ HOME = np.array([0.0, 0.0, 0.2, 0.08])
 def forward(rows: int = 16, x: float = 0.4, gripper: float = 1.0) -> np.ndarray:
     """Return rows that move along x, 0.02 m each by default."""
     return np.tile(np.array([x, 0, 0, gripper], np.float32), (rows, 1))
+
+
+RANDOM_ROWS = np.random.default_rng(7).uniform(-0.1, 0.1, (16, 4))
 
 
 class Rig:
@@ -56,9 +64,8 @@ class Rig:
         **config,
     ) -> None:
         self.spec = spec or PolicySpec('fake', 'fake', 1, space, 16, 0.04)
-        self.executor = Executor(
-            strategy or Fixed(Fixed.Config(8)), Executor.Config(**config), robots.load('panda'), 7
-        )
+        self.strategy = strategy or Fixed(Fixed.Config(8))
+        self.executor = Executor(self.strategy, Executor.Config(**config), robots.load('panda'), 7)
         self.executor.configure(self.spec, 5)
         self.now, self.measured, self.frozen = T0 - 10 * MS, start.copy(), False
         self.requests: list = []
@@ -192,7 +199,7 @@ def test_row_times_are_those_of_the_chunk() -> None:
 
 
 def test_without_latency_exactly_h_rows_run_per_call() -> None:
-    rig = Rig()
+    rig = Rig(margin_ticks=0)
     for _ in range(33):
         rig.until_asked()
         rig.answer()
@@ -514,6 +521,48 @@ def test_slowing_keeps_the_path() -> None:
     assert velocity_of(slow.commands[1]) == pytest.approx(0.5 * velocity_of(fast.commands[0]))
 
 
+@functools.cache
+def path_of_a_chunk() -> np.ndarray:
+    """Return where 16 random rows lead, every half millisecond of plan time, (T, 3)."""
+    parts = []
+    for phase in range(20):  # at full speed: slowed down, rows would get too old
+        rig = Rig(Fixed(Fixed.Config(16)))
+        rig.started(RANDOM_ROWS)
+        before = len(rig.commands)
+        rig.executor.set_speed_scale((phase + 1) / 20)
+        rig.tick()
+        rig.executor.set_speed_scale(1.0)
+        rig.ticks(60)
+        parts.append([target_of(command)[:3] for command in rig.commands[before:]])
+    return np.array(
+        [HOME[:3], *(point for column in zip(*parts, strict=True) for point in column)]
+    )
+
+
+def off_path(point: np.ndarray, path: np.ndarray) -> float:
+    """Return the distance of a point (3,) from a line through points (T, 3)."""
+    start, along = path[:-1], np.diff(path, axis=0)
+    length = np.maximum((along**2).sum(axis=1), 1e-30)
+    share = np.clip(((point - start) * along).sum(axis=1) / length, 0.0, 1.0)
+    return float(np.linalg.norm(start + share[:, None] * along - point, axis=1).min())
+
+
+@pytest.mark.matrix(16)
+@settings(max_examples=30, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(1, 8)), min_size=1, max_size=10))
+def test_whatever_the_speed_scale_the_path_is_the_same(pace: list[tuple[float, int]]) -> None:
+    """P9: no target is 1e-6 m off the path, however often the scale changes."""
+    rig, plan_s = Rig(Fixed(Fixed.Config(16))), 0.0
+    rig.started(RANDOM_ROWS)
+    for scale, count in pace:
+        rig.executor.set_speed_scale(scale)
+        count = min(count, int((0.58 - plan_s) / max(0.01 * scale, 1e-3)))
+        rig.ticks(count)
+        plan_s += 0.01 * scale * count
+    sent = [target_of(command)[:3] for command in rig.commands[::3]]
+    assert max(off_path(point, path_of_a_chunk()) for point in sent) < 1e-6
+
+
 def test_at_scale_zero_nothing_moves_and_nothing_is_late() -> None:
     rig = Rig(Fixed(Fixed.Config(16))).started()
     rig.ticks(10)
@@ -527,6 +576,17 @@ def test_at_scale_zero_nothing_moves_and_nothing_is_late() -> None:
     assert rig.x == pytest.approx(at + 0.005)
     with pytest.raises(InvalidDataError, match=r'1\.5, allowed 0 to 1'):
         rig.executor.set_speed_scale(1.5)
+
+
+@pytest.mark.parametrize('scale', [5e-324, 1e-308, 1e-12, 9e-5])
+def test_a_speed_of_next_to_nothing_stands_still(scale: float) -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started()
+    rig.ticks(10)
+    at = rig.x
+    rig.executor.set_speed_scale(scale)
+    rig.ticks(20)
+    assert rig.x == at
+    assert abs(rig.commands[-1].row_ns - rig.now) < 1e9
 
 
 def test_a_stalled_process_does_not_jump_along_the_path() -> None:
@@ -552,6 +612,170 @@ def test_a_clock_that_jumps_back_drops_the_plan_and_holds() -> None:
     assert rig.answer() is None
     rig.ticks(4)
     assert rig.x == pytest.approx(at + 0.02)
+
+
+def test_a_clock_that_jumps_ahead_drops_the_plan_and_holds() -> None:
+    """Time was set while the process ran on: a stall moves both clocks, a jump only one."""
+    rig = Rig(Fixed(Fixed.Config(16))).started(after_ms=60)
+    rig.until_asked()
+    stale = rig.chunk()
+    at, steady = rig.x, rig.now
+    rig.now += 3600 * 10**9
+    tick = rig.executor.tick(rig.now, rig.measured, steady + 10 * MS)
+    assert tick.command.starved
+    assert target_of(tick.command)[0] == at
+    assert (tick.request.reason, tick.request.not_before_ns) == ('clock', rig.now)
+    assert 'dropped' in rig.executor.receive(stale, rig.now)
+    rig.requests.append(tick.request)
+    for i in range(2, 8):
+        rig.now += 10 * MS
+        rig.executor.tick(rig.now, rig.measured, steady + i * 10 * MS)
+    assert rig.answer() is None
+    rig.now += 10 * MS
+    assert not rig.executor.tick(rig.now, rig.measured, steady + 80 * MS).command.starved
+    assert rig.stats.delay_p95_s < 0.1  # the hour is no delay
+
+
+def test_a_clock_that_jumps_back_before_the_first_tick_keeps_nobody_waiting() -> None:
+    rig = Rig()
+    rig.now -= 600 * 10**9
+    request = rig.tick().request
+    assert request.not_before_ns == rig.now
+    assert rig.answer() is None
+
+
+def test_simulated_time_may_leap() -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started()
+    for step in range(1, 30):
+        rig.now += 30 * MS
+        tick = rig.executor.tick(rig.now, rig.measured, T0 + step * MS, rig.now)
+        rig.measured = target_of(tick.command)
+        assert not tick.command.starved or step > 20
+
+
+def test_pause_and_resume_with_an_answer_in_between() -> None:
+    """At speed 0 nothing is consumed: what is answered then runs on from where the arm is."""
+    rig = Rig(Fixed(Fixed.Config(16))).started(after_ms=60)
+    rig.until_asked()
+    rig.executor.set_speed_scale(0.0)
+    at = rig.x
+    rig.ticks(30)
+    assert rig.x == pytest.approx(at)
+    assert rig.answer() is None
+    rig.ticks(30)
+    assert rig.x == pytest.approx(at)
+    rig.executor.set_speed_scale(1.0)
+    rig.ticks(8)
+    assert rig.x == pytest.approx(at + 0.04, abs=0.002)
+    assert rig.stats.starved_ticks == 0
+
+
+def test_a_pause_longer_than_rows_may_be_old_asks_anew() -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started(after_ms=60)
+    rig.ticks(10)
+    rig.executor.set_speed_scale(0.0)
+    rig.ticks(200)
+    rig.executor.set_speed_scale(1.0)
+    rig.ticks(20)
+    assert rig.commands[-1].starved
+    assert rig.answer() is None
+    rig.tick()
+    assert rig.commands[-1].row == 0
+
+
+def test_a_policy_that_dies_is_waited_for_asked_again_and_heard_when_it_is_back() -> None:
+    rig = Rig(Fixed(Fixed.Config(16)), request_timeout_s=0.5).started(after_ms=60)
+    rig.ticks(300)  # nobody answers
+    assert rig.commands[-1].starved
+    assert 4 <= rig.stats.timeouts <= 6
+    back = len(rig.requests)
+    assert rig.answer() is None  # the last one asked
+    rig.tick()
+    assert not rig.commands[-1].starved
+    assert rig.stats.chunks_accepted == 2
+    rig.until_asked()
+    assert len(rig.requests) == back + 1
+
+
+def test_a_policy_that_changes_its_rows_or_rate_is_refused_counted_and_asked_again() -> None:
+    rig = Rig(Fixed(Fixed.Config(8))).started(after_ms=60)
+    reasons = []
+    for changes in ({'dt_s': 0.02}, {'actions': forward(8)}, {'actions': forward(16)[:, :2]}):
+        rig.until_asked()
+        reasons.append(rig.answer(**changes))
+    assert [bool(re.search(text, reason)) for text, reason in zip(
+        ('0.02 s between rows, policy/info promises 0.04', '8 rows, policy/info promises 16',
+         r'shape \(16, 2\)'), reasons, strict=True)] == [True] * 3  # fmt: skip
+    assert rig.stats.chunks_rejected == 3
+    assert rig.stats.policy_calls == 4
+    rig.until_asked()
+    assert rig.answer() is None
+
+
+# ---- two requests in flight ---------------------------------------------------------------------
+
+
+def two_in_flight() -> tuple[Rig, ActionChunk, ActionChunk]:
+    """Return a rig in motion with two requests under way, and an answer to each."""
+    rig = Rig(Fixed(Fixed.Config(16)), in_flight=2).started(after_ms=450)
+    while rig.stats.policy_calls < 3:  # the first warm answer
+        rig.tick()
+    rig.ticks(45)
+    assert rig.answer(seen=rig.requests[-1].stamp_ns) is None
+    answers: list[ActionChunk] = []
+    while len(answers) < 2:
+        count = len(rig.requests)
+        rig.tick()
+        if len(rig.requests) > count:
+            answers.append(rig.chunk(seen=rig.now))
+    return rig, answers[0], answers[1]
+
+
+def test_two_requests_in_flight_are_answered_in_order() -> None:
+    rig, first, second = two_in_flight()
+    assert first.observation_stamp_ns < second.observation_stamp_ns
+    rig.ticks(10)
+    assert rig.executor.receive(first, rig.now) is None
+    rig.ticks(5)
+    assert rig.executor.receive(second, rig.now) is None
+    for chunk in (first, second):
+        assert 'answered' in rig.executor.receive(chunk, rig.now)
+    rig.ticks(5)
+    assert rig.commands[-1].chunk_id == second.id
+
+
+def test_out_of_order_the_older_answer_is_refused_but_its_delay_counts() -> None:
+    rig, first, second = two_in_flight()
+    rig.ticks(10)
+    assert rig.executor.receive(second, rig.now) is None
+    rig.ticks(30)
+    before = rig.stats.delay_p95_s
+    reason = rig.executor.receive(first, rig.now)
+    assert reason == f'superseded: request {second.request_id.seq} was answered first'
+    assert rig.stats.delay_p95_s > before
+    assert 'answered' in rig.executor.receive(first, rig.now)
+    rig.ticks(5)
+    assert rig.commands[-1].chunk_id == second.id
+
+
+def test_an_overtaken_request_still_counts_as_one_in_flight() -> None:
+    rig, first, second = two_in_flight()
+    rig.ticks(10)
+    assert rig.executor.receive(second, rig.now) is None
+    sent = len(rig.requests)
+    rig.ticks(100)
+    assert len(rig.requests) == sent + 1
+    rig.executor.receive(first, rig.now)
+    rig.ticks(30)
+    assert len(rig.requests) == sent + 2
+
+
+def test_a_stop_drops_both() -> None:
+    rig, first, second = two_in_flight()
+    rig.executor.cut('surprise: test', rig.now)
+    for chunk in (first, second):
+        assert 'dropped' in rig.executor.receive(chunk, rig.now)
+    assert rig.tick().request.reason == 'surprise: test'
 
 
 def test_the_age_cap_cuts_the_horizon_whatever_the_strategy_says() -> None:
@@ -882,7 +1106,13 @@ def joint_space(velocity: float = 2.0, kind: Kind = Kind.JOINT_POSITION) -> Acti
 
 def merged(blend_rows: int) -> tuple[Rig, np.ndarray]:
     """Run a plan that stays at 0, then one at 0.1 with the gripper closed."""
-    rig = Rig(Fixed(Fixed.Config(8)), joint_space(), np.array([0.0, 1.0]), blend_rows=blend_rows)
+    rig = Rig(
+        Fixed(Fixed.Config(8)),
+        joint_space(),
+        np.array([0.0, 1.0]),
+        merge='linear',
+        blend_rows=blend_rows,
+    )
     rig.started(np.tile([0.0, 1.0], (16, 1)))
     rig.until_asked()
     at = len(rig.commands)
@@ -908,6 +1138,100 @@ def test_without_fading_the_step_is_what_the_plans_differ_by() -> None:
     rig, targets = merged(0)
     assert targets[3::4, 0] == pytest.approx([0.1] * 6)
     assert rig.stats.largest_merge_step == pytest.approx(0.1 / (2.0 * 0.04))
+
+
+def pose_space(rotation: Rotation) -> ActionSpace:
+    size = 6 if rotation is Rotation.VECTOR else 7
+    arm = ActionGroup(
+        'arm', 0, size, Kind.EE_POSE, 'world', rotation=rotation, scale=(1.0,) * size,
+        offset=(0.0,) * size,
+    )  # fmt: skip
+    limits = [(value,) * size for value in (-9.0, 9.0, 1.0, 10.0, 1e3)]
+    return spaces.make(ActionSpace((arm,), *limits, (False,) * size))
+
+
+@pytest.mark.parametrize('merge', ['offset', 'linear', 'exponential'])
+@pytest.mark.parametrize('rotation', [Rotation.VECTOR, Rotation.QUATERNION])
+def test_absolute_poses_are_merged_along_the_shorter_turn(rotation: Rotation, merge: str) -> None:
+    """A plan at rest, then one that is 0.1 m and 0.2 rad away; q and -q are the same."""
+
+    def pose(x: float, turn: float, sign: float) -> list[float]:
+        if rotation is Rotation.VECTOR:
+            return [x, 0.0, 0.2, 0.0, 0.0, turn]
+        return [x, 0.0, 0.2, 0.0, 0.0, sign * np.sin(turn / 2), sign * np.cos(turn / 2)]
+
+    start = np.array([0, 0, 0.2, 0, 0, 0, 1.0])
+    rig = Rig(Fixed(Fixed.Config(16)), pose_space(rotation), start, merge=merge, blend_rows=4)
+    rig.started(np.tile(pose(0.0, 0.0, 1.0), (16, 1)), after_ms=200)
+    rig.until_asked()
+    assert rig.answer(np.tile(pose(0.1, 0.2, -1.0), (16, 1))) is None
+    rig.ticks(44)
+    targets = np.array([target_of(command) for command in rig.commands])
+    assert np.linalg.norm(targets[:, 3:], axis=1) == pytest.approx(1.0)
+    turned = 2 * np.arctan2(targets[:, 5], targets[:, 6])
+    assert np.diff(turned).min() >= -1e-9
+    assert np.diff(turned).max() < 0.03
+    assert np.diff(targets[:, 0]).max() < 0.015
+    assert turned[-1] == pytest.approx(0.2)
+    if merge == 'offset':  # half of 1 rad/s: ten rows
+        assert np.diff(turned[-44::4]).max() == pytest.approx(0.02, abs=1e-6)
+
+
+def test_an_orientation_of_no_length_is_refused() -> None:
+    rig = Rig(Fixed(Fixed.Config(8)), pose_space(Rotation.QUATERNION), np.eye(7)[6])
+    rig.tick()
+    assert "row 0 of 'arm' has a quaternion of length 0" in rig.answer(np.zeros((16, 7)))
+
+
+def test_what_can_not_be_undone_is_not_blended() -> None:
+    space = joint_space()
+    space = spaces.make(replace(space, irreversible=(True, False), hash=''))
+    rig = Rig(Fixed(Fixed.Config(8)), space, np.array([0.0, 1.0]))
+    rig.started(np.tile([0.0, 1.0], (16, 1)))
+    rig.until_asked()
+    rig.answer(np.tile([0.1, 0.0], (16, 1)))
+    rig.ticks(4)
+    assert rig.x == pytest.approx(0.1)
+
+
+def test_an_offset_begins_a_plan_where_the_old_one_is_and_fades() -> None:
+    rig = Rig(Fixed(Fixed.Config(8)), joint_space(), np.array([0.0, 1.0]), blend_rows=4)
+    rig.started(np.tile([0.0, 1.0], (16, 1)))
+    rig.until_asked()
+    at = len(rig.commands)
+    rig.answer(np.tile([0.1, 0.0], (16, 1)))
+    rig.ticks(24)
+    targets = np.array([target_of(command) for command in rig.commands[at:]])
+    assert targets[3::4, 0] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.1])
+    assert targets[3, 1] == pytest.approx(0.0)  # the gripper at once
+    assert rig.stats.merges == 1
+
+
+def test_a_large_offset_fades_no_faster_than_it_may_be_travelled() -> None:
+    rig = Rig(
+        Fixed(Fixed.Config(16)), joint_space(), np.array([0.0, 1.0]), blend_rows=4, blend_speed=0.5
+    )
+    rig.started(np.tile([0.8, 1.0], (16, 1)))  # far from where the arm is
+    rig.ticks(60)
+    xs = np.array([target_of(command)[0] for command in rig.commands])
+    assert np.diff(xs[3::4]) == pytest.approx(0.5 * 2.0 * 0.04)  # half of 2 rad/s
+
+
+def test_the_prefix_of_a_request_is_what_the_merge_makes_of_the_rows() -> None:
+    rig = Rig(Fixed(Fixed.Config(8)), joint_space(), np.array([0.0, 1.0]), blend_rows=8)
+    rig.started(np.tile([0.0, 1.0], (16, 1)), after_ms=120)
+    rig.until_asked()
+    rig.ticks(12)
+    rig.answer(np.tile([0.09, 0.0], (16, 1)))
+    rig.until_asked()
+    request = rig.requests[-1]
+    row, chunk = rig.commands[-1].row, rig.commands[-1].chunk_id
+    ahead = [float(row_target[0]) for row_target in request.prefix[:2]]
+    rig.ticks(8)
+    rows = [command for command in rig.commands if command.chunk_id == chunk]
+    reached = [target_of(command)[0] for command in rows if command.row in (row, row + 1)]
+    assert ahead[0] == pytest.approx(reached[3], abs=1e-6)
+    assert ahead[1] == pytest.approx(reached[7], abs=1e-6)
 
 
 def test_velocity_commands_end_at_zero_when_starved() -> None:
@@ -1001,6 +1325,137 @@ def test_a_cut_refuses_the_answer_that_was_under_way() -> None:
     rig.tick()
     assert rig.requests[-1].reason == 'surprise: pushed'
     assert rig.answer() is None
+
+
+def test_an_observation_that_shows_the_surprise_may_answer() -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started()
+    rig.ticks(10)
+    rig.executor.cut('surprise: object moved', rig.now, rig.now - 15 * MS)
+    assert rig.tick().request.not_before_ns == rig.now - 25 * MS
+
+
+def replan(rig: Rig, epoch: int = 3, **changes) -> bool:
+    armed = ArmState.ARMED
+    event = GuardEvent(rig.now, epoch, 'replan', armed, armed, Reaction.REPLAN, **changes)
+    return rig.executor.replan(event, rig.now)
+
+
+def test_the_guards_wish_for_another_chunk_cuts_as_a_surprise_does() -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started(after_ms=60)
+    rig.ticks(10)
+    assert not replan(rig, epoch=2, check='freeze', reason='of another epoch')
+    asked_ns = rig.now
+    assert replan(rig, check='freeze', reason='no motion for 3.0 s')
+    tick = rig.tick()
+    assert tick.request.reason == 'guard: freeze: no motion for 3.0 s'
+    assert tick.request.not_before_ns == asked_ns
+    assert rig.answer() is None
+    rig.ticks(6)
+    cut = next(decision for decision in rig.decisions if decision.cut)
+    assert (cut.reason, cut.chosen) == ('guard: freeze: no motion for 3.0 s', 4)
+    assert rig.executor.interrupts == (cut.reason,)
+
+
+def test_no_more_rows_of_a_chunk_run_than_the_guard_lets() -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started()
+    rig.ticks(8)
+    bad = rig.commands[-1].chunk_id
+    assert replan(rig, check='chunk_verdict', reason='row 9 hits', chunk_id=bad, keep_rows=6)
+    assert rig.tick().request.reason == 'guard: chunk_verdict: row 9 hits'
+    rig.ticks(40)
+    assert max(command.row for command in rig.commands) == 5
+    assert rig.commands[-1].starved
+
+
+def test_a_wish_told_again_does_not_supersede_the_answer_to_the_first() -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started()
+    rig.ticks(10)
+    bad = rig.commands[-1].chunk_id
+    told = {'check': 'chunk_verdict', 'reason': 'row 1 hits', 'chunk_id': bad, 'keep_rows': 1}
+    assert replan(rig, **told)
+    assert rig.tick().request is not None
+    assert not replan(rig, **told)
+    assert rig.tick().request is None
+    assert rig.answer() is None
+
+
+@pytest.mark.parametrize('told_first', [True, False])
+def test_a_chunk_that_waits_is_dropped_and_the_one_before_goes_on(told_first: bool) -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started(after_ms=60)
+    good = rig.tick().command.chunk_id
+    rig.until_asked()
+    bad = rig.chunk()
+    told = {'check': 'chunk_verdict', 'reason': 'row 0 hits', 'chunk_id': bad.id, 'keep_rows': 0}
+    if told_first:
+        assert not replan(rig, **told)
+    assert rig.executor.receive(bad, rig.now) is None
+    if not told_first:
+        assert replan(rig, **told)
+    rig.ticks(40)
+    assert rig.requests[-1].reason == 'guard: chunk_verdict: row 0 hits'
+    assert {command.chunk_id for command in rig.commands if not command.starved} == {good}
+    assert max(command.row for command in rig.commands) == 15
+    decided = [decision for decision in rig.decisions if decision.chunk_id == bad.id]
+    assert [(decision.chosen, decision.cut) for decision in decided] == [(16, False), (0, True)]
+    assert rig.answer() is None  # another one, later
+    rig.ticks(3)
+    assert rig.commands[-1].row == 0
+
+
+@pytest.mark.parametrize('waits', [True, False])
+def test_a_row_that_may_not_end_is_left_for_another_chunk(waits: bool) -> None:
+    rig = Rig(Fixed(Fixed.Config(16))).started()
+    rig.ticks(10)
+    bad = rig.commands[-1].chunk_id
+    replan(rig, check='chunk_verdict', reason='row 3 hits', chunk_id=bad, keep_rows=3)
+    rig.executor.set_speed_scale(0.0)  # the guard stops the arm within a row
+    if waits:
+        rig.tick()
+        assert rig.answer() is None
+    stood = target_of(rig.commands[-1]).copy()
+    rig.ticks(20)
+    last = rig.commands[-1]
+    assert last.starved is not waits
+    assert last.chunk_id != bad
+    assert target_of(last) == pytest.approx(stood)
+    if not waits:
+        assert rig.answer() is None
+    rig.executor.set_speed_scale(1.0)
+    rig.ticks(8)
+    assert rig.x > stood[0] + 1e-3
+
+
+class Remembers(Fixed):
+    """Notes what the plan in force says for each new chunk, and averages live chunks."""
+
+    def __init__(self) -> None:
+        super().__init__(Fixed.Config(8))
+        self.previous, self.seen = [], []
+
+    def horizon(self, chunk, state):
+        self.previous.append(state.previous)
+        return super().horizon(chunk, state)
+
+    def blend(self, predictions):
+        self.seen.append(len(predictions))
+        return predictions.mean(axis=0)
+
+
+def test_what_was_planned_before_a_cut_counts_no_more() -> None:
+    rig = Rig(Remembers()).started(after_ms=60)
+    rig.until_asked()
+    assert rig.answer() is None
+    rig.until_asked()
+    assert rig.strategy.previous[-1] is not None
+    assert rig.strategy.seen[-1] == 2
+    assert len(rig.requests[-1].prefix) > 3
+    rig.executor.cut('surprise: object moved', rig.now)
+    rig.tick()
+    assert len(rig.requests[-1].prefix) <= 3  # what runs until an answer can be there
+    assert rig.answer() is None
+    rig.ticks(8)
+    assert rig.strategy.previous[-1] is None
+    assert rig.strategy.seen[-1] == 1
 
 
 def test_without_a_plan_there_is_nothing_to_cut() -> None:

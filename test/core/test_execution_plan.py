@@ -2,7 +2,7 @@
 
 from chunkpilot_core import spaces
 from chunkpilot_core.execution.fixed import Fixed
-from chunkpilot_core.execution.runtime.motion import Columns, Motion
+from chunkpilot_core.execution.runtime.motion import Motion
 from chunkpilot_core.execution.runtime.plan import lay
 from chunkpilot_core.execution.runtime.queue import PlanQueue
 from chunkpilot_core.execution.runtime.settings import ExecutionConfig
@@ -41,7 +41,7 @@ def test_it_begins_at_once_and_has_something_to_run(offset_ns: int, wait_ns: int
 @pytest.mark.parametrize('gap_ns', [1, 39, 39_999, 40_000, 40_001, 1_000_000])
 def test_an_old_plan_that_ends_just_before_a_row_of_the_new_one_is_left(gap_ns: int) -> None:
     """Seen on a robot clock: the new plan waited for a boundary 39 us after the old one's end."""
-    motion = Motion(SPACE, Columns(SPACE, 0.1, 0.2), 0.5)
+    motion = Motion(SPACE, ExecutionConfig())
     queue = PlanQueue(SPACE, Fixed(Fixed.Config(horizon=4)), motion, ExecutionConfig())
     queue.reset_clock(NOW_NS)
     measured = np.zeros(4)

@@ -49,11 +49,10 @@ def test_fixed_runs_h_rows() -> None:
 
 @pytest.mark.parametrize('name', registry.names('execution'))
 def test_a_base_horizon_longer_than_the_chunks_is_refused(name: str) -> None:
-    strategy = registry.get('execution', name)(
-        build(registry.get('execution', name).Config, {'horizon': 9})
-    )
+    plugin = registry.get('execution', name)
+    strategy = plugin(build(plugin.Config, {'horizon': 9}))
     with pytest.raises(ConfigError, match=r'base horizon 9 is longer than .* 8 rows'):
-        strategy.configure(SPEC)
+        strategy.configure(replace(SPEC, capabilities=plugin.needs))
 
 
 class Sampler(Strategy):
@@ -185,6 +184,54 @@ def test_absolute_rows_start_from_the_last_executed_command() -> None:
     from_5 = replace(STATE, last_row=np.array([5.0], np.float32))
     decision = strategy.horizon(given, from_5)
     assert decision.fluctuation == pytest.approx([0.0, 0.0, 0.1], abs=1e-6)
+
+
+def joints_spec() -> PolicySpec:
+    """Return two joints and a gripper in radians; a difference of 1 is the velocity limit."""
+    names, two, three = ('j1', 'j2'), (1.0, 1.0), (1.0,) * 3
+    arm = ActionGroup(
+        'arm', 0, 2, Kind.JOINT_POSITION, names=names, unit='rad', scale=two, offset=(0.0, 0.0)
+    )
+    gripper = ActionGroup('gripper', 2, 3, Kind.GRIPPER, scale=(1.0,), offset=(0.0,))
+    space = spaces.make(
+        ActionSpace((arm, gripper), (-9.0,) * 3, (9.0,) * 3, three, three, three, (False,) * 3)
+    )
+    return PolicySpec('fake', 'fake', 1, space, 5, 1.0)
+
+
+def test_the_papers_algorithm_on_absolute_joints_by_hand() -> None:
+    """
+    From (1, 1): v = (.1, 0) (.1, 0) (.1, 0) (.4, .4) (.4, .4), so |dv| = 0 0 .5 0 and, with h = 2,
+    c = 0 .5 .5. The gripper jumps each row and counts for nothing.
+    """
+    spec = joints_spec()
+    rows = np.array(
+        [[1.1, 1, 0.5], [1.2, 1, 0], [1.3, 1, 0.5], [1.7, 1.4, 0], [2.1, 1.8, 0.5]], np.float32
+    )
+    given = replace(chunk([0.0]), actions=rows, space_hash=spec.space.hash)
+    state = replace(STATE, last_row=np.array([1.0, 1.0, 0.0], np.float32))
+    strategy = upcycling(spec, horizon=2, ratio=1.5, min_pool=1, gripper_gate=False)
+    strategy.horizon(given, state)
+    # pool 0 .5 .5, N = 1: ceil(.5 * 2 * 1) = 1st smallest = 0, the uniform row 3 still runs
+    second = strategy.horizon(given, state)
+    assert second.fluctuation == pytest.approx([0.0, 0.5, 0.5], abs=1e-6)
+    assert (second.chosen, second.threshold) == (3, pytest.approx(0.0, abs=1e-6))
+
+
+def test_ties_at_the_threshold_run_as_far_as_they_go() -> None:
+    """With c = .1 .1 .1 .3 .3 .3 and tau = .1 three ties run, at tau = .3 all rows."""
+    plateaus = [0.2, 0.2, 0.3, 0.3, 0.3, 0.5, 0.5, 0.5]
+    for ratio, rows in ((1.5, 5), (2.0, 5), (2.5, 5), (3.0, 8)):
+        strategy = upcycling(horizon=2, ratio=ratio, min_pool=1)
+        strategy.horizon(chunk(plateaus), STATE)
+        assert strategy.horizon(chunk(plateaus), STATE).chosen == rows
+
+
+def test_with_one_chunk_of_one_row_the_ratio_changes_nothing() -> None:
+    for ratio in (0.0, 1.0, 1.5, 100.0):
+        strategy = upcycling(replace(SPEC, horizon=1), horizon=1, ratio=ratio, min_pool=1)
+        for _ in range(2):
+            assert strategy.horizon(chunk([0.5]), STATE).chosen == 1
 
 
 def test_the_pool_outlives_a_new_version_but_not_another_policy() -> None:

@@ -194,3 +194,69 @@ def test_speeds_to_stop_are_exact() -> None:
         assert position <= way + 1e-12
         careful = float(braking_speed(np.array([way]), acceleration, dt)[0])
         assert careful <= float(stopping_speed(np.array([way]), acceleration, dt)[0]) + 1e-12
+
+
+# ---- limits that depend on the pose -------------------------------------------------------------
+
+# Franka's published ones of the FR3 for these joints: velocity offset and deceleration limit.
+FR3 = [(0.3, 6.0), (0.2, 2.585), (0.2, 3.5), (0.3, 4.0), (0.35, 17.0), (0.35, 5.5), (0.35, 17.0)]
+
+
+def slow_at_the_ends() -> Limiter:
+    limits = tuple(
+        replace(limit, velocity_offset=offset, deceleration_limit=deceleration)
+        for limit, (offset, deceleration) in zip(ROBOT.limits, FR3, strict=True)
+    )
+    return Limiter(replace(ROBOT, limits=limits), 0.01)
+
+
+def allowed_there(limiter: Limiter, position: F64, upwards: bool) -> F64:
+    """Return the maker's limit of each arm joint at a position, as it is published."""
+    offset, deceleration = np.array(FR3).T
+    room = limiter.hard_upper - position if upwards else position - limiter.hard_lower
+    speed = np.sqrt(np.maximum(2.0 * deceleration * room[:7], 0.0)) - offset
+    return np.minimum(limiter.max_velocity[:7], np.maximum(speed, 0.0))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(-4.0, 4.0), min_size=7, max_size=7), min_size=1, max_size=4),
+    st.sampled_from([0.01, 0.002]),
+)
+def test_near_the_end_of_its_range_a_joint_is_as_slow_as_there_is_asked(
+    goals: list[list[float]], dt: float
+) -> None:
+    limiter = slow_at_the_ends()
+    position, velocity = START, STILL
+    for goal in goals:
+        target = np.array([*goal, 0.04, 0.04])
+        for _ in range(round(1.0 / dt)):
+            step = limiter.step(position, velocity, target, STILL, dt)
+            assert np.abs(step.velocities - velocity).max() <= 20.0 * dt + 1e-9
+            position, velocity = step.positions, step.velocities
+            for upwards in (True, False):
+                speed = velocity[:7] if upwards else -velocity[:7]
+                # Both where the tick began and where it ended, as a driver looks at either.
+                assert np.all(speed <= allowed_there(limiter, position, upwards) + 1e-9)
+
+
+def test_limits_at_the_ends_slow_the_arm_there_and_nowhere_else() -> None:
+    plain, slow = Limiter(ROBOT, 0.01), slow_at_the_ends()
+    inside = START + np.array([0.5, 0.2, -0.4, 0.1, 0.3, -0.2, 0.4, 0.0, 0.0])
+    for one, other in zip(run(plain, inside, 60), run(slow, inside, 60), strict=True):
+        assert np.array_equal(one.positions, other.positions)
+    end = START.copy()
+    end[1] = 5.0
+    ticks = [len(run_until(limiter, end, 1.6)) for limiter in (plain, slow)]
+    assert ticks[1] > ticks[0] + 5
+    assert run(slow, end, 1500)[-1].positions[1] <= slow.upper[1]
+    fastest = slow.speed_limits(np.array([0, 1.7, 0, -1, 0, 1, 0, 0, 0], float), 0.01)
+    assert fastest[1] < 0.4
+    assert np.array_equal(fastest[[0, 2]], slow.max_velocity[[0, 2]])
+
+
+def run_until(limiter: Limiter, target: F64, position: float) -> list[Step]:
+    """Return the steps until joint 2 is there."""
+    steps = run(limiter, target, 400)
+    there = next(i for i, step in enumerate(steps) if step.positions[1] >= position)
+    return steps[:there]

@@ -190,7 +190,12 @@ def test_lost_images_are_told_for_a_second() -> None:
     observed(source, nanoseconds(1.0))
     source.on_image(picture(nanoseconds(1.0)))
     assert observed(source, nanoseconds(1.01)).dropped == ('front',)
+    for tenth in range(12, 21, 2):
+        observed(source, nanoseconds(0.1 * tenth))
+        source.on_image(picture(nanoseconds(0.1 * tenth)))
     assert observed(source, nanoseconds(2.1)).dropped == ()
+    assert observed(source, nanoseconds(2.6)).dropped == ()
+    assert observed(source, nanoseconds(2.71)).dropped == ('front',), 'none comes any more'
 
 
 def test_a_clock_that_is_set_back_starts_anew() -> None:
@@ -202,6 +207,20 @@ def test_a_clock_that_is_set_back_starts_anew() -> None:
     assert restarted.stamp_ns == TICK_NS
     assert restarted.missing == ('front',)
     assert source.counters['clock_jumps'] == 1
+
+
+def test_the_same_task_again_moves_the_goal_and_forgets_nothing() -> None:
+    source = perception('objects')
+    task = Task('a', 'push', goal_names=('goal.x',), goal=np.zeros(1, np.float32))
+    source.on_task(task)
+    source._stages['objects']._trackers['object'].position = np.array([0.1, 0.0, 0.02])
+    source.on_task(replace(task, goal=np.ones(1, np.float32)))
+    observation = observed(source, TICK_NS)
+    assert observation.vector(['goal.x', 'object.x']) == pytest.approx([1.0, 0.1])
+    source.on_task(replace(task, id='b'))
+    observation = observed(source, 2 * TICK_NS)
+    assert observation.vector(['goal.x']) == 0.0
+    assert np.isnan(observation.vector(['object.x']))
 
 
 def test_images_from_before_the_task_are_not_used() -> None:

@@ -93,7 +93,9 @@ class Scene:
 
     def _shoot(self) -> Image:
         image = self.renderer.render(self.world.scene(), self.rng)
-        pixels = np.full_like(image.pixels, 90) if self.covered else image.pixels
+        # a board in front of the scene, not a blank image: that would be a broken camera
+        board = np.broadcast_to(np.uint8([80] * 40 + [100] * 40)[:, None, None], (80, 160, 3))
+        pixels = np.resize(board, image.pixels.shape) if self.covered else image.pixels
         _, jpeg = cv2.imencode('.jpg', cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
         return Image('front', image.stamp_ns, cv2.imdecode(jpeg, cv2.IMREAD_COLOR_RGB))
 

@@ -234,8 +234,10 @@ def test_shipped_checkpoints_are_small_whole_and_reproducible(folder: Path) -> N
     policy, _ = serving.prepare(folder.name, 0, '', lambda: 0)
     assert policy.spec.name == folder.name
     assert policy.spec.space.hash == spaces.ee_delta_space().hash
-    assert (policy.spec.horizon, policy.spec.dt_s) == (16, 0.04)
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 1_000_000
+    rows = 50 if '50_' in folder.name else 16
+    assert (policy.spec.horizon, policy.spec.dt_s) == (rows, 0.04)
+    largest = 1_100_000 if rows == 16 else 1_300_000
+    assert sum(file.stat().st_size for file in folder.iterdir()) < largest
     command = checkpoint.read_manifest(folder)['trained']['command']
     assert command.startswith('chunkpilot train --policy')
     assert f'--out config/policies/{folder.name}' in command

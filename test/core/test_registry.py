@@ -73,3 +73,16 @@ def test_foreign_plugins_by_entry_point_and_by_path(tmp_path, monkeypatch) -> No
 def test_a_path_that_leads_nowhere_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         registry.get('execution', name)
+
+
+def test_a_class_attribute_is_read_without_importing_the_plugin() -> None:
+    code = (
+        'import sys\n'
+        'from chunkpilot_core import registry\n'
+        "found = registry.literal('policies', 'flow', 'capabilities')\n"
+        "assert found == ('samples', 'guidance', 'future_state'), found\n"
+        "assert registry.literal('policies', 'flow', 'no_such_thing', 7) == 7\n"
+        "assert registry.literal('policies', 'my_package:Policy', 'capabilities', ()) == ()\n"
+        'assert "torch" not in sys.modules\n'
+    )
+    subprocess.run([sys.executable, '-c', code], check=True, timeout=60)

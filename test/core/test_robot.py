@@ -51,6 +51,7 @@ def test_pybullets_urdf_has_the_same_joints() -> None:
         assert limit.max_position <= float(found.attrib['upper']) + 1e-4, name
 
 
+@pytest.mark.matrix(9, 10)
 @pytest.mark.parametrize(
     ('path', 'value', 'words'),
     [
@@ -80,6 +81,9 @@ def test_pybullets_urdf_has_the_same_joints() -> None:
         ('position_margin', -0.05, 'position_margin'),
         ('gripper.max_width', -0.1, 'max_width'),
         ('outputs', [], 'outputs drive'),
+        ('max_effort', {'panda_joint9': 20.0}, "Did you mean 'panda_joint"),
+        ('max_effort', {'panda_joint1': 20.0}, "missing key 'panda_joint2'"),
+        ('max_effort', {f'panda_joint{i}': -1.0 for i in range(1, 8)}, 'must be above 0'),
         ('tool.orientation', [1.0, 1.0, 0.0, 0.0], 'no unit quaternion'),
     ],
 )
@@ -111,3 +115,77 @@ def test_the_hash_tells_limits_apart(data: dict[str, Any], tmp_path: Path) -> No
     assert same == robots.load('panda').limits_hash
     data['robot']['joint_limits']['panda_joint1']['max_velocity'] = 2.0
     assert load(data, tmp_path).limits_hash != same
+
+
+# ---- shape and limits that depend on the pose ---------------------------------------------------
+
+
+def test_slow_ends_are_read_with_the_makers_words_and_hashed(data: Any, tmp_path: Path) -> None:
+    plain = load(data, tmp_path)
+    entry = data['robot']['joint_limits']['panda_joint2']
+    entry['position_based_velocity_limits'] = {'velocity_offset': 0.2, 'deceleration_limit': 2.585}
+    robot = load(data, tmp_path)
+    assert robot.limits[1].velocity_offset == 0.2
+    assert robot.limits[1].deceleration_limit == 2.585
+    assert np.isinf(robot.limits[0].deceleration_limit)
+    assert robot.limits_hash != plain.limits_hash
+    for bad, words in (
+        ({'velocity_offset': -0.1, 'deceleration_limit': 2.0}, 'velocity_offset'),
+        ({'velocity_offset': 0.1, 'deceleration_limit': 0.0}, 'deceleration_limit'),
+        ({'velocity_offset': float('nan'), 'deceleration_limit': 1.0}, 'finite'),
+        ({'velocity_ofset': 0.1, 'deceleration_limit': 1.0}, 'velocity_offset'),
+    ):
+        entry['position_based_velocity_limits'] = bad
+        with pytest.raises(ConfigError, match=words):
+            load(data, tmp_path)
+
+
+def test_the_shape_of_the_robot_is_a_part_of_the_limits_hash(data: Any, tmp_path: Path) -> None:
+    before = load(data, tmp_path)
+    data['robot']['collision']['bodies'][4]['capsules'][0]['radius'] += 0.001
+    assert load(data, tmp_path).limits_hash != before.limits_hash
+    del data['robot']['collision']
+    bare = load(data, tmp_path)
+    assert bare.collision is None
+    assert bare.limits_hash != before.limits_hash
+
+
+def change(*path: Any, to: Any) -> Any:
+    def apply(shape: Any) -> None:
+        for key in path[:-1]:
+            shape = shape[key]
+        shape[path[-1]] = to
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'words'),
+    [
+        (change('bodies', 3, 'frame', to='panda_joint'), 'panda_joint1'),
+        (change('bodies', 3, 'name', to='link4'), "'link4'.*more than once"),
+        (change('bodies', 3, 'name', to='a-b'), 'no name'),
+        (change('bodies', 3, 'capsules', to=[]), 'at least one capsule'),
+        (change('bodies', 3, 'capsules', 0, 'radius', to=0.0), 'radius'),
+        (change('bodies', 3, 'capsules', 0, 'radius', to=float('nan')), 'radius'),
+        (change('bodies', 3, 'capsules', 0, 'to', to=[0.0, 0.0]), '3 numbers'),
+        (change('bodies', 3, 'capsule', to=[]), 'capsules'),
+        (change('environment', 0, 'size', to=[1.0, 1.0, -1.0]), 'size'),
+        (change('environment', 0, 'name', to='hand'), 'more than once'),
+        (change('allowed', 0, to=['link0', 'link11']), 'link1'),
+        (change('allowed', 0, to='link0'), 'two names'),
+        (change('thresholds', 0, 'stop', to=0.5), 'stop'),
+        (change('thresholds', 0, 'slow', to=-0.05), 'not below slow'),
+        (change('thresholds', 0, 'pair', to=['*', 'link5']), 'comes second'),
+        (change('fingers', 0, 'joint', to='panda_finger'), 'panda_finger_joint1'),
+        (change('fingers', 0, 'axis', to=[0.0, 2.0, 0.0]), 'length 1'),
+        (change('stop', to=0.06), 'not below slow'),
+        (change('bodys', to=[]), 'bodies'),
+    ],
+)
+def test_a_shape_that_is_none_is_refused_with_its_place(
+    data: Any, tmp_path: Path, wrong: Any, words: str
+) -> None:
+    wrong(data['robot']['collision'])
+    with pytest.raises(ConfigError, match=words):
+        load(data, tmp_path)

@@ -4,6 +4,7 @@ import json
 
 from chunkpilot_core import robot
 from chunkpilot_core.errors import InvalidDataError
+from chunkpilot_core.files import write_json
 from chunkpilot_core.runs.episodes import (
     Announce,
     Call,
@@ -13,13 +14,15 @@ from chunkpilot_core.runs.episodes import (
     RunConfig,
     Start,
 )
-from chunkpilot_core.runs.summary import Tally, write_json
+from chunkpilot_core.runs.summary import Tally
 from chunkpilot_core.runs.world import Heard, World
 from chunkpilot_core.types import (
     ArmState,
     EpisodeOutcome,
     ExecutionStats,
     GuardStatus,
+    HorizonDecision,
+    Id,
     nanoseconds,
     Task,
 )
@@ -439,6 +442,18 @@ def test_summary_adds_up(tmp_path):
     write_json(file, summary)
     assert json.loads(file.read_text()) == summary
     assert [entry.name for entry in file.parent.iterdir()] == ['summary.json']
+
+
+def test_an_episode_tells_why_its_horizons_were_cut() -> None:
+    graph = Graph()
+    tally = Tally(finished=list(graph.finish()))
+    episode = tally.finished[0].episode_id
+    tally.add_stats(stats(episode, policy_calls=3, cuts=1, delay_p50_s=0.0512))
+    for reason, cut in (('fluctuation', False), ('surprise: object moved 3.1 cm', True)):
+        tally.add_decision(episode, HorizonDecision(Id(1, 1), 'upcycling', 4, 6, reason, cut=cut))
+    line = tally.summary()['per_episode'][0]
+    assert line['interrupts'] == ['surprise: object moved 3.1 cm']
+    assert (line['cuts'], line['delay_p50_s'], line['first_action_s']) == (1, 0.051, None)
 
 
 def test_summary_of_nothing_has_no_invented_numbers(tmp_path):

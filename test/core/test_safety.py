@@ -12,7 +12,9 @@ from chunkpilot_core.safety.estop import EStop
 from chunkpilot_core.safety.runtime.checks import MANDATORY
 from chunkpilot_core.safety.runtime.guard import Guard
 from chunkpilot_core.safety.runtime.machine import Machine
+from chunkpilot_core.safety.tool_speed import ToolSpeed
 from chunkpilot_core.types import (
+    ActionChunk,
     ArmState,
     CommandGroup,
     Health,
@@ -118,6 +120,7 @@ BAD = [
 ]
 
 
+@pytest.mark.matrix(1, 2, 4, 6, 21)
 @pytest.mark.parametrize(('change', 'reason', 'joint'), BAD)
 def test_a_faulty_command_is_rejected_and_the_last_target_kept(
     bench: Any, change: str, reason: str, joint: str
@@ -137,6 +140,7 @@ def test_a_faulty_command_is_rejected_and_the_last_target_kept(
     assert arm.tick(arm.home()).verdict.reaction is Reaction.PASS
 
 
+@pytest.mark.matrix(1)
 def test_more_than_five_faults_a_second_hold_and_more_than_twenty_stop(bench: Any) -> None:
     arm = bench().armed()
     arm.ticks(5, arm.home)
@@ -150,6 +154,7 @@ def test_more_than_five_faults_a_second_hold_and_more_than_twenty_stop(bench: An
     assert len(rejections) == 1, 'repeated events are counted, not repeated'
 
 
+@pytest.mark.matrix(5)
 def test_the_order_of_joint_names_does_not_matter(bench: Any) -> None:
     """Row 5."""
     order = np.array([6, 2, 0, 1, 5, 3, 4])
@@ -172,6 +177,7 @@ def test_the_order_of_joint_names_does_not_matter(bench: Any) -> None:
 # ---- limits ------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix(9)
 @pytest.mark.parametrize('value', [float('nan'), -1.0, 0.0, 'fast', None])
 def test_a_limit_that_is_none_stops_the_configuration(value: Any, tmp_path: Any) -> None:
     """Row 9."""
@@ -185,6 +191,7 @@ def test_a_limit_that_is_none_stops_the_configuration(value: Any, tmp_path: Any)
         robots.load(file)
 
 
+@pytest.mark.matrix(11)
 def test_a_target_beyond_the_limit_is_clamped_and_said_so(bench: Any) -> None:
     """Row 11."""
     arm = bench().armed()
@@ -201,6 +208,7 @@ def test_a_target_beyond_the_limit_is_clamped_and_said_so(bench: Any) -> None:
     assert tick.positions[6] <= 2.8473
 
 
+@pytest.mark.matrix(14)
 def test_a_jump_of_the_setpoint_is_followed_within_the_limits(bench: Any) -> None:
     """Row 14; the bench checks velocity and acceleration at every tick."""
     arm = bench().armed()
@@ -216,6 +224,7 @@ def test_a_jump_of_the_setpoint_is_followed_within_the_limits(bench: Any) -> Non
     assert any(event.kind == 'reaction' and event.check == 'joint_limits' for event in arm.events)
 
 
+@pytest.mark.matrix(12)
 def test_arming_outside_a_soft_limit_lets_the_arm_only_inwards(bench: Any) -> None:
     """Row 12."""
     arm = bench()
@@ -227,6 +236,7 @@ def test_arming_outside_a_soft_limit_lets_the_arm_only_inwards(bench: Any) -> No
     assert np.abs(tick.verdict.sent_velocity[5]) <= 0.1 or tick.positions[5] > 0.0325 - 1e-9
 
 
+@pytest.mark.matrix(13)
 def test_arming_outside_a_hard_limit_is_refused(bench: Any) -> None:
     """Row 13."""
     arm = bench()
@@ -237,6 +247,63 @@ def test_arming_outside_a_hard_limit_is_refused(bench: Any) -> None:
     assert 'panda_joint6' in why_not
     assert arm.last.status.can_arm is False
     assert 'panda_joint6' in arm.last.status.why_not
+
+
+@pytest.mark.matrix(13)
+@pytest.mark.parametrize(('joint', 'start'), [(5, -0.06), (6, 2.95), (4, -2.95)])
+def test_recovery_brings_it_in_slowly_and_never_farther_out(
+    bench: Any, joint: int, start: float
+) -> None:
+    arm = bench()
+    arm.measured[joint] = start
+    low, high = arm.limiter.hard_lower[joint], arm.limiter.hard_upper[joint]
+    arm.outside = max(low - start, start - high)
+    arm.ticks(2)
+    done, why_not = arm.guard.arm(arm.now_ns())
+    assert not done
+    assert 'guard/recover' in why_not
+    done, message = arm.guard.recover(arm.now_ns())
+    assert done, message
+    arm.ticks(101)
+    assert arm.last.positions[joint] == start  # nothing moves by itself, and nothing jumps
+    outwards = arm.measured[:7].copy()
+    outwards[joint] += 0.2 * np.sign(start - (low + high) / 2.0)
+    arm.ticks(50, lambda: arm.joints(outwards))
+    assert arm.outside >= max(low - arm.measured[joint], arm.measured[joint] - high)
+    done, message = arm.guard.move_to(None, 0.5, arm.now_ns())
+    assert done, message
+    before = arm.last.positions[joint]
+    for _ in range(600):
+        here = arm.tick().positions[joint]
+        if not low <= before <= high:
+            assert abs(here - before) <= 0.1 * 0.01 + 1e-9
+        before = here
+    assert arm.state is ArmState.ARMED
+    assert np.allclose(arm.measured[:7], HOME, atol=1e-6)
+
+
+@pytest.mark.matrix(13)
+def test_too_far_outside_there_is_no_recovery(bench: Any) -> None:
+    arm = bench()
+    arm.measured[6] = 3.05
+    arm.ticks(2)
+    for request in (arm.guard.arm, arm.guard.recover):
+        done, why_not = request(arm.now_ns())
+        assert not done
+        assert 'by hand' in why_not
+    assert arm.guard.silent
+
+
+def test_at_reduced_speed_the_tool_keeps_a_quarter_of_a_metre_a_second(bench: Any) -> None:
+    arm = bench(checks={'tool_speed': ToolSpeed.Config(reduced=True)}).armed()
+    fastest = 0.0
+    for _ in range(300):
+        before = arm.last.positions
+        tick = arm.tick(arm.joints(HOME + np.array([0.5, 0, 0, 0, 0, 0, 0])))
+        tools = [arm.guard.kinematics.forward(q[:7]).position for q in (before, tick.positions)]
+        fastest = max(fastest, float(np.linalg.norm(tools[1] - tools[0])) / 0.01)
+    assert 0.2 < fastest <= 0.25 + 1e-4
+    assert np.allclose(arm.measured[0], 0.5)
 
 
 def test_an_admissible_motion_passes_bit_for_bit(bench: Any) -> None:
@@ -297,6 +364,7 @@ def test_a_tool_target_outside_the_box_slides_along_its_wall(bench: Any) -> None
     assert moved[0] == pytest.approx(aside, abs=5e-3), 'free along the wall'
 
 
+@pytest.mark.matrix(27)
 def test_joint_targets_that_leave_the_box_stop_inside_and_may_come_back(bench: Any) -> None:
     """Row 27."""
     arm = bench().armed()
@@ -344,6 +412,7 @@ def test_a_pose_out_of_reach_is_rejected_with_the_reason(bench: Any) -> None:
 # ---- silence, measured state, clock ------------------------------------------------------------
 
 
+@pytest.mark.matrix(18)
 def test_silence_holds_after_200_ms_and_the_arm_rests_long_before(bench: Any) -> None:
     """Row 18."""
     arm = bench().armed()
@@ -360,6 +429,7 @@ def test_silence_holds_after_200_ms_and_the_arm_rests_long_before(bench: Any) ->
         assert np.array_equal(arm.tick().positions, held), 'constant output while holding'
 
 
+@pytest.mark.matrix(20)
 def test_a_late_command_neither_holds_nor_jerks(bench: Any) -> None:
     """Row 20, a gap of 20 ms: the target coasts on, and the stream is met where it is."""
     arm = bench().armed()
@@ -461,6 +531,7 @@ def test_a_row_on_an_old_observation_holds(bench: Any) -> None:
     assert 'row 1' in arm.last.verdict.reason
 
 
+@pytest.mark.matrix(8)
 def test_nan_in_the_joint_state_holds_and_releases(bench: Any) -> None:
     """Row 8."""
     arm = bench().armed()
@@ -479,6 +550,21 @@ def test_nan_in_the_joint_state_holds_and_releases(bench: Any) -> None:
     assert arm.state is ArmState.ARMED
 
 
+@pytest.mark.matrix(8)
+@pytest.mark.parametrize('value', [np.inf, -1e308, 1e9])
+def test_a_position_that_no_joint_can_have_holds(bench: Any, value: float) -> None:
+    arm = bench().armed()
+    arm.ticks(5, arm.home)
+    arm.state_comes = False
+    broken = arm.measured.copy()
+    broken[2] = value
+    arm.measure(positions=broken)
+    tick = arm.tick(arm.home())
+    assert arm.state is ArmState.HOLD
+    assert 'measured position of panda_joint3 is' in tick.verdict.reason
+
+
+@pytest.mark.matrix(23)
 def test_joint_states_that_stop_hold_and_then_stop(bench: Any) -> None:
     """Row 23."""
     arm = bench().armed()
@@ -515,10 +601,11 @@ def test_a_joint_state_that_is_not_whole_holds(bench: Any, changes: Any, reason:
     assert reason in arm.last.verdict.reason
 
 
+@pytest.mark.matrix(22)
 def test_frozen_positions_while_moving_hold(bench: Any) -> None:
     """Row 22."""
     arm = bench().armed()
-    send = arm.moving()
+    send = arm.moving(0.15)  # faster, and the tracking check says so before this one
     arm.ticks(50, send)
     arm.follows, froze_s = False, arm.now_s
     while arm.state is ArmState.ARMED and arm.now_s < froze_s + 1.0:
@@ -527,6 +614,7 @@ def test_frozen_positions_while_moving_hold(bench: Any) -> None:
     assert 'frozen' in arm.last.verdict.reason
 
 
+@pytest.mark.matrix(25, 26)
 @pytest.mark.parametrize('jump_s', [-60.0, 10.0])
 def test_a_jump_of_ros_time_holds_in_a_new_epoch(bench: Any, jump_s: float) -> None:
     """Rows 25 and 26."""
@@ -577,6 +665,7 @@ def test_bad_observations_in_a_row_hold_while_a_policy_drives(bench: Any) -> Non
 # ---- emergency stop, stop, reset, hold ---------------------------------------------------------
 
 
+@pytest.mark.matrix(42, 43, 44, 45, 46)
 def test_an_emergency_stop_in_motion(bench: Any) -> None:
     """Rows 42 to 46."""
     arm = bench().armed()
@@ -632,6 +721,7 @@ def test_an_emergency_stop_before_arming_sends_nothing(bench: Any) -> None:
     assert arm.state is ArmState.ESTOP
 
 
+@pytest.mark.matrix(44)
 def test_reset_is_refused_during_cool_down_and_while_the_robot_moves(bench: Any) -> None:
     """Row 44."""
     arm = bench().armed()
@@ -647,6 +737,7 @@ def test_reset_is_refused_during_cool_down_and_while_the_robot_moves(bench: Any)
     assert arm.guard.reset(arm.now_ns())[0]
 
 
+@pytest.mark.matrix(47)
 def test_the_heartbeat_of_a_required_emergency_stop(bench: Any) -> None:
     """Row 47."""
     arm = bench(checks={'estop': EStop.Config(required=('cell',))})
@@ -747,6 +838,25 @@ def test_arming_needs_a_fresh_state_of_a_resting_robot(bench: Any) -> None:
     assert arm.state is ArmState.DISARMED
 
 
+def chunk(arm: Any) -> ActionChunk:
+    """Return one of which nothing is wrong."""
+    return ActionChunk(
+        Id(9, 1),
+        Id(7, 1),
+        arm.guard.machine.epoch,
+        '',
+        Id(3, 1),
+        arm.now_ns(),
+        arm.now_ns(),
+        0.04,
+        np.zeros((8, 4), np.float32),
+        SPACE.hash,
+        'test',
+        0,
+    )
+
+
+@pytest.mark.matrix(48)
 def test_an_exception_in_each_check_stops_but_never_silences(bench: Any) -> None:
     """Row 48."""
     for name in MANDATORY:
@@ -757,6 +867,8 @@ def test_an_exception_in_each_check_stops_but_never_silences(bench: Any) -> None
             for check in checks:
                 if check.name == name:
                     check.check = lambda situation: 1 / 0
+        arm.guard.set_space(SPACE, 0.04)
+        arm.guard.on_chunk(chunk(arm), arm.now_ns())
         tick = arm.tick(send())
         assert arm.state is ArmState.STOPPED, name
         assert tick.verdict.check == 'internal_error'
@@ -775,7 +887,7 @@ def test_a_wrong_output_is_not_sent(bench: Any) -> None:
 
     def broken(*arguments: Any, **options: Any) -> Any:
         found = step(*arguments, **options)
-        return found._replace(positions=found.positions + 0.5)
+        return found._replace(positions=found.positions + 0.5 * np.eye(9)[0])
 
     arm.limiter.step = broken
     tick = arm.tick(arm.home())
@@ -907,6 +1019,18 @@ def test_starved_ticks_give_starved_rows(bench: Any) -> None:
     assert set(sources) == {RowSource.STARVED}
 
 
+def test_commands_that_lack_a_group_of_the_space_give_no_rows_and_no_fault(bench: Any) -> None:
+    arm = bench().armed()
+    arm.guard.set_space(SPACE, 0.04)
+    arm.guard.set_episode(True, 'episode', 'task')
+    for _ in range(20):  # without a gripper; joints under the name of a pose
+        arm.tick(arm.joints(HOME, space_hash=SPACE.hash))
+        assert arm.guard.executed() == []
+    assert arm.last.verdict.state is ArmState.ARMED
+    arm.guard.set_episode(False)
+    assert arm.guard.executed() == []
+
+
 # ---- construction ------------------------------------------------------------------------------
 
 
@@ -917,14 +1041,30 @@ def test_checks_run_in_the_order_of_the_specification_and_cannot_be_left_out() -
     assert names == [
         'estop',
         'clock',
+        'overrun',
         'joint_state',
         'staleness',
+        'stream_rate',
         'sensor_health',
+        'obstacles',
+        'tracking',
+        'chunk_verdict',
+        'freeze',
         'command',
         'sequence',
         'joint_limits',
         'workspace',
         'tool_speed',
+        'clearance',
+        'seam',
+        'consistency',
+        'stac',
+        'disagreement',
+        'odd_observation',
+        'odd_chunk',
+        'oscillation',
+        'progress',
+        'perturbation',
     ]
     assert sorted(names) == sorted(MANDATORY)
     with pytest.raises(UnknownNameError, match='Did you mean'):
@@ -940,3 +1080,21 @@ def test_names_of_checks_are_their_files() -> None:
         plugin = registry.get('safety', name)
         assert issubclass(plugin, Check)
         assert plugin.name == name
+
+
+def test_a_gripper_whose_opening_was_held_does_not_open_on_the_way_home(bench: Any) -> None:
+    arm = bench().armed()
+    here = arm.measured[:7].copy()
+    arm.ticks(100, lambda: arm.joints(here, width=0.0))
+    arm.ticks(5, lambda: arm.joints(here, width=0.08))
+    arm.guard.hold(arm.now_ns())
+    arm.ticks(60)
+    held = arm.last.positions[7:].copy()
+    assert np.all((held > 0.0) & (held < 0.01))
+    assert arm.guard.resume(arm.now_ns())[0]
+    assert arm.guard.move_to(None, 0.0, arm.now_ns())[0]
+    arm.ticks(200)
+    assert np.all(arm.last.positions[7:] <= held)
+    arm.ticks(10, lambda: arm.joints(arm.measured[:7], width=0.08))
+    arm.ticks(100, lambda: arm.joints(arm.measured[:7], width=0.08))
+    np.testing.assert_allclose(arm.last.positions[7:], 0.04)

@@ -260,3 +260,21 @@ def test_wrong_errors_are_refused():
 def test_nothing_is_printed(capfd):
     World('push', PANDA).close()
     assert capfd.readouterr() == ('', '')
+
+
+def test_what_is_placed_is_told_when_it_is_touched_and_gone_after_a_reset() -> None:
+    from chunkpilot_core.clearance.runtime.bodies import Obstacle, Shape
+
+    world = World('reach')
+    upright = np.array([0.0, 0.0, 0.0, 1.0])
+    tool = Kinematics(world.robot).forward(world.joint_state().positions[:7]).position
+    near = Obstacle('ball', Shape.SPHERE, (0.03,), tool, upright)
+    far = Obstacle('post', Shape.CAPSULE, (0.02, 0.2), tool + np.eye(3)[1] * 0.3, upright)
+    assert not world.touched()
+    world.place((near, far))
+    world.step()
+    assert world.touched() == {'ball'}
+    world.reset(0)
+    world.step()
+    assert not world.touched()
+    world.close()

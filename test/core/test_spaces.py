@@ -53,6 +53,13 @@ SPACES = {
         ('arm', Kind.JOINT_DELTA, Reference.CHUNK_START, Rotation.NONE, 7), GRIPPER
     ),
     'turning': space_of(('arm', Kind.EE_DELTA, Reference.COMMANDED, Rotation.VECTOR, 6), GRIPPER),
+    'pose, vector': space_of(('arm', Kind.EE_POSE, Reference.NONE, Rotation.VECTOR, 6), GRIPPER),
+    'pose, quaternion': space_of(
+        ('arm', Kind.EE_POSE, Reference.NONE, Rotation.QUATERNION, 7), GRIPPER
+    ),
+    'delta, quaternion': space_of(
+        ('arm', Kind.EE_DELTA, Reference.COMMANDED, Rotation.QUATERNION, 7), GRIPPER
+    ),
     'measured': space_of(('arm', Kind.EE_DELTA, Reference.MEASURED, Rotation.NONE, 3), GRIPPER),
 }
 
@@ -68,7 +75,12 @@ def reference_of(space: ActionSpace) -> F64:
 def test_rows_survive_the_way_to_targets_and_back(name: str, seed: int) -> None:
     space = SPACES[name]
     rows = np.random.default_rng(seed).uniform(-1, 1, (16, space.size)).astype(np.float32)
+    if space.groups[0].rotation is Rotation.QUATERNION:
+        turns = rows[:, 3:7] * 0.05 + 0.01
+        rows[:, 3:7] = (turns / np.linalg.norm(turns, axis=1, keepdims=True) - 0.01) / 0.05
     targets = spaces.resolve(space, rows, reference_of(space))
+    if space.groups[0].rotation is not Rotation.NONE:
+        assert np.linalg.norm(targets[:, 3:7], axis=1) == pytest.approx(1.0)
     assert targets.shape == (16, space.target_size)
     back = spaces.to_rows(space, targets, reference_of(space))
     assert np.abs(back - rows).max() < 1e-4

@@ -2,7 +2,7 @@
 
 from chunkpilot_core import registry
 from chunkpilot_core import robot as robots
-from chunkpilot_core.errors import ChunkpilotError
+from chunkpilot_core.errors import ChunkpilotError, ConfigError
 from chunkpilot_core.sim import bullet
 from chunkpilot_core.sim.drive import RowDriver
 from chunkpilot_core.sim.world import World
@@ -13,6 +13,7 @@ PANDA = robots.load('panda')
 GYM = {
     'reach': 'PandaReach-v3',
     'push': 'PandaPush-v3',
+    'push_moving': 'PandaPush-v3',
     'pick_and_place': 'PandaPickAndPlace-v3',
     'stack': 'PandaStack-v3',
 }
@@ -116,6 +117,69 @@ def test_the_expert_solves_nearly_every_seed(kind, world, noise):
     driver = RowDriver(world)
     solved = [solve(world, driver, 1000 + seed, noise) is not None for seed in range(25)]
     assert sum(solved) >= (21 if kind == 'stack' else 24)
+
+
+def path_of_the_goal(world: World, seed: int, seconds: float) -> np.ndarray:
+    """Return where the goal was, every tenth of a second."""
+    world.reset(seed)
+    path = [world.definition.goal]
+    for _ in range(round(seconds * 10)):
+        for _ in range(10):
+            world.step()
+        path.append(world.definition.goal)
+    return np.array(path)
+
+
+def test_a_moving_goal_moves_straight_at_its_speed_and_turns_back_at_the_edge():
+    world = World('push_moving', PANDA)
+    path = path_of_the_goal(world, 4, 3.0)
+    speeds = np.linalg.norm(np.diff(path, axis=0), axis=1) / 0.1
+    assert np.allclose(speeds, speeds[0], atol=1e-6)
+    assert 0.01 <= speeds[0] <= 0.04
+    assert np.all(path[:, 2] == path[0, 2])  # on the table
+    assert np.array_equal(path_of_the_goal(world, 4, 3.0), path)  # of its seed only
+    others = [path_of_the_goal(world, seed, 0.1)[1] for seed in (5, 6)]
+    assert not np.allclose(*others)
+    world.close()
+    task = registry.get('tasks', 'push_moving')
+    world = World(task(task.Config(min_speed=0.4, max_speed=0.4)), PANDA)
+    path = path_of_the_goal(world, 4, 3.0)
+    assert np.abs(path[:, :2]).max() <= 0.15 + 0.4 * 0.01 + 1e-9
+    assert np.ptp(path[:, 0]) > 0.2 or np.ptp(path[:, 1]) > 0.2
+    world.close()
+
+
+def test_a_moving_goal_is_the_same_task_with_another_goal():
+    world = World('push_moving', PANDA)
+    task = world.reset(7)
+    assert world.task == task
+    for _ in range(50):
+        world.step()
+    moved = world.task
+    assert moved.id == task.id
+    assert not np.array_equal(moved.goal, task.goal)
+    assert np.allclose(moved.goal, world.scene().goal, atol=1e-6)
+    world.move_body('object', world.definition.goal)
+    assert world.success()
+    assert np.allclose(world.reset(7).goal, task.goal)
+    world.close()
+
+
+def test_push_and_push_moving_have_the_same_scenes():
+    scenes = []
+    for kind in ('push', 'push_moving'):
+        world = World(kind, PANDA)
+        world.reset(11)
+        scenes.append(world.scene())
+        world.close()
+    assert np.array_equal(scenes[0].goal, scenes[1].goal)
+    assert np.array_equal(scenes[0].positions, scenes[1].positions)
+
+
+def test_a_slowest_goal_is_not_faster_than_the_fastest():
+    config = registry.get('tasks', 'push_moving').Config
+    with pytest.raises(ConfigError, match='min_speed'):
+        config(min_speed=0.05, max_speed=0.04)
 
 
 def test_the_expert_keeps_hold_at_the_goal():

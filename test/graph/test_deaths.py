@@ -36,6 +36,7 @@ NODES = (
     'execution_node',
     'perception_node',
     'policy_node',
+    'predict_node',
     'camera_node',
     'learner_node',
     'task_node',
@@ -170,6 +171,7 @@ def check_outcomes(graph: Graph, since: int) -> None:
     assert 'SUCCESS' in names[1:], told
 
 
+@pytest.mark.matrix(18, 19)
 @pytest.mark.parametrize('name', ['perception_node', 'policy_node', 'execution_node'])
 def test_arm_decelerates_and_holds_and_the_next_episode_succeeds(graph, name):
     since = len(graph.outcomes)
@@ -200,6 +202,22 @@ def test_learner_is_missed_by_nobody(graph):
     before, _ = kill_in_motion(graph, 'learner_node')
     result = finish(graph, future, before, 'learner_node')
     assert (result.aborted, result.successes) in ((0, 3), (0, 2))
+
+
+@pytest.mark.matrix(32)
+def test_without_predict_node_the_arm_waits_before_the_next_unknown_row_and_then_goes_on(graph):
+    since = len(graph.outcomes)
+    graph.started_s = None
+    future = graph.run(3, seed=1000)
+    before, _ = kill_in_motion(graph, 'predict_node')
+    graph.verdicts.clear()
+    graph.spin(1.2)
+    sent = np.array([entry[2] for entry in graph.verdicts])
+    limits = PANDA.limit_array('max_velocity')
+    assert np.all(np.abs(np.diff(sent, axis=0)) <= limits * 0.03 + 1e-6)
+    result = finish(graph, future, before, 'predict_node')
+    told = [(EpisodeOutcome(msg.outcome).name, msg.reason) for msg in graph.outcomes[since:]]
+    assert (result.aborted, result.successes) in ((0, 3), (0, 2)), told
 
 
 def test_watchdog_stops_the_driver_of_a_dead_guard_which_comes_back_disarmed(graph):

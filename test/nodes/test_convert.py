@@ -41,6 +41,7 @@ def make_chunk(horizon: int = 4) -> types.ActionChunk:
         observation_oldest_ns=1_796_070_704_900_000_000,
         parts=(types.ChunkPart(0, 4, types.Id(3, 4), 17, 1, False, 2, 0.5),),
         confidence=random(horizon),
+        waypoint=random(horizon),
         samples=random(3, horizon, 4),
         residual=random(horizon, 4),
         residual_bound=random(4),
@@ -86,7 +87,26 @@ def test_chunk_whose_array_is_short_by_one_is_refused_by_name(field):
 
 def test_request_command_rows_verdict_survive_the_wire():
     request = types.ChunkRequest(
-        ID, 5, 6, 't', 'horizon', 7, 8, 0.05, 2, np.ones((2, 4)), np.zeros((2, 4)), 9, 0.04, 1, 'h'
+        ID,
+        5,
+        6,
+        't',
+        'horizon',
+        7,
+        8,
+        0.05,
+        2,
+        np.ones((2, 4)),
+        np.zeros((2, 4)),
+        9,
+        0.04,
+        1,
+        'h',
+        'jacobian',
+        np.array([1.0, 0.5], np.float32),
+        5.0,
+        True,
+        'act',
     )
     assert_same(request, convert.request_from_msg(through_wire(convert.request_to_msg(request))))
     target = np.array([0.1, 0.2, 0.3, 0.04])
@@ -147,6 +167,18 @@ def test_request_command_rows_verdict_survive_the_wire():
     assert_same(
         verdict, convert.verdict_from_msg(through_wire(convert.verdict_to_msg(verdict, 4)))
     )
+    armed, held = types.ArmState.ARMED, types.ArmState.HOLD
+    event = types.GuardEvent(
+        1, 2, 'replan', armed, held, types.Reaction.REPLAN, 'c', 'j', 1.0, 2.0
+    )
+    event = replace(event, margin=1.0, reason='r', chunk_id=ID, keep_rows=5, escalate=True)
+    back = convert.guard_event_from_msg(through_wire(convert.guard_event_to_msg(event, 4)))
+    assert_same(event, back)
+    judged = types.ChunkVerdict(
+        1, ID, False, 9, 7, 0.5, 2, 'c', 'r', 0.25, 0.5, 0.75, 0.125, 'a-b', 3, 0.5
+    )
+    there = through_wire(convert.chunk_verdict_to_msg(judged))
+    assert_same(judged, convert.chunk_verdict_from_msg(there))
 
 
 def test_observation_and_task_survive_the_wire():

@@ -5,6 +5,8 @@ The execution node as a process over DDS; robot, guard, task and policy are play
 from collections.abc import Iterator
 from dataclasses import replace
 import os
+from pathlib import Path
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,12 +23,16 @@ from chunkpilot.msg import (
     Command,
     EpisodeEvent,
     ExecutionStats,
+    GuardEvent,
     GuardState,
     HorizonDecision,
+    Observation,
     PolicyInfo,
     Task,
 )
-from chunkpilot_core import robot, spaces, types
+from chunkpilot_core import registry, robot, spaces, types
+from chunkpilot_core.execution.runtime import replay
+from chunkpilot_core.execution.runtime.executor import Executor
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_nodes import convert, qos
 from diagnostic_msgs.msg import DiagnosticArray
@@ -34,6 +40,7 @@ import domain_coordinator
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
 
 pytestmark = pytest.mark.ros
 
@@ -62,10 +69,13 @@ class Peer:
         self.diagnostics: list[str] = []
         self.epoch, self.seq, self.session = 41, 0, 9
         self.alive, self.changes = True, {}
+        self.wavy, self.sent = False, []
+        self.program = ['-m', 'chunkpilot_nodes.execution_node']
         make, listen = self.node.create_publisher, self.node.create_subscription
         self.chunks = make(ActionChunk, 'chunk', qos.RELIABLE_10)
         self.joints = make(JointState, 'joint_states', qos.SENSOR)
         self.guards = make(GuardState, 'guard/state', qos.LATCHED)
+        self.wishes = make(GuardEvent, 'guard/events', qos.EVENTS)
         self.episodes = make(EpisodeEvent, 'episode', qos.LATCHED)
         self.tasks = make(Task, 'task', qos.LATCHED)
         self.policies = make(PolicyInfo, 'policy/info', qos.LATCHED)
@@ -119,12 +129,17 @@ class Peer:
             policy_version=1,
             max_row_age_s=1.14,
         )
-        self.chunks.publish(convert.chunk_to_msg(replace(chunk, **self.changes)))
+        if self.wavy:
+            wave = 0.2 * np.sin(0.1 * self.seq * np.arange(16.0) ** 1.5)
+            chunk.actions[:, 0] = wave
+        chunk = replace(chunk, **self.changes)
+        self.sent.append(chunk)
+        self.chunks.publish(convert.chunk_to_msg(chunk))
 
     def start(self, *values: str) -> None:
         words = [word for value in values for word in ('-p', value)]
         self.process = subprocess.Popen(
-            [sys.executable, '-m', 'chunkpilot_nodes.execution_node', '--ros-args', *words],
+            [sys.executable, *self.program, '--ros-args', *words],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, 'ROS_DOMAIN_ID': str(self.domain), 'OMP_NUM_THREADS': '1'},
@@ -240,6 +255,40 @@ def test_an_episode_from_start_to_end(peer: Peer) -> None:
     assert peer.end()[0] == 0
 
 
+def test_the_guards_wish_for_another_chunk_ends_the_one_that_runs(peer: Peer) -> None:
+    peer.start_ready('strategy:=fixed', 'fixed.horizon:=16', 'margin:=10.0')
+    peer.wait(lambda: peer.wishes.get_subscription_count() > 0)
+    peer.episode(EpisodeEvent.START)
+    peer.wait(lambda: len(peer.commands) > 10)
+    peer.alive, asked = False, len(peer.requests)
+    bad = peer.sent[-1].id
+    armed = types.ArmState.ARMED
+    for kind in ('reaction', 'replan'):
+        event = types.GuardEvent(
+            peer.now(),
+            peer.epoch,
+            kind,
+            armed,
+            armed,
+            types.Reaction.REPLAN,
+            check='chunk_verdict',
+            reason='row 9 hits the wall',
+            chunk_id=bad,
+            keep_rows=0,
+        )
+        peer.wishes.publish(convert.guard_event_to_msg(event, 4))
+    wish = 'guard: chunk_verdict: row 9 hits the wall'
+    peer.wait(lambda: any(request.reason == wish for request in peer.requests[asked:]))
+    peer.wait(lambda: any((d.chunk_id, d.cut) == (bad, True) for d in peer.horizons))
+    assert [request.reason for request in peer.requests].count(wish) == 1
+    peer.wait(lambda: peer.commands[-1][1].starved)
+    peer.alive = True
+    peer.answer(peer.requests[-1])
+    peer.wait(lambda: not peer.commands[-1][1].starved)
+    assert peer.commands[-1][1].chunk_id.newer_than(bad)
+    assert peer.end()[0] == 0
+
+
 BAD = {
     'must be finite': {'actions': np.full((16, 4), np.nan, np.float32)},
     r'shape \(16, 3\)|48 numbers': {'actions': np.zeros((16, 3), np.float32)},
@@ -309,6 +358,118 @@ def test_a_new_task_within_an_episode_invalidates_what_was_planned(peer: Peer) -
     peer.wait(lambda: peer.requests[-1].task_id == 't2')
     assert peer.requests[-1].reason in ('task', 'horizon')
     peer.wait(lambda: not peer.commands[-1][1].starved)
+
+
+class Cube:
+    """What perception would say of a cube, 50 times a second."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer, self.x, self.shown = peer, 0.1, 0
+        self.topic = peer.node.create_publisher(Observation, 'observation', qos.RELIABLE_10)
+        peer.node.create_timer(0.02, self.show)
+
+    def show(self) -> None:
+        self.shown += 1
+        seen = types.Observation(
+            types.Id(8, self.shown),
+            self.peer.now(),
+            self.peer.now(),
+            ('ee.x', 'ee.y', 'ee.z', 'gripper.width'),
+            np.array([0.0, 0.0, 0.4, 0.08], np.float32),
+            ('object.x', 'object.y', 'object.z', 'object.held', 'object.age'),
+            np.array([self.x, 0.1, 0.02, 0.0, 0.1], np.float32),
+        )
+        self.topic.publish(convert.observation_to_msg(seen))
+
+
+def test_a_surprise_cuts_the_horizon_and_viewers_see_it(peer: Peer) -> None:
+    cube, arrays, states = Cube(peer), [], []
+    listen = peer.node.create_subscription
+    listen(Float64MultiArray, 'plot/horizon', arrays.append, qos.RELIABLE_10)
+    listen(JointState, 'plot/command', states.append, qos.RELIABLE_10)
+    peer.start_ready(
+        'strategy:=fixed', 'fixed.horizon:=16', 'surprise.enabled:=true', 'plots:=true'
+    )
+    peer.wait(lambda: cube.topic.get_subscription_count() > 0)
+    peer.episode(EpisodeEvent.START)
+    peer.wait(lambda: len(peer.commands) > 60)
+    assert not any(decision.cut for decision in peer.horizons)
+    cube.x = 0.14
+    peer.wait(lambda: any(decision.cut for decision in peer.horizons))
+    cut = next(decision for decision in peer.horizons if decision.cut)
+    assert cut.reason == 'surprise: object moved 4.0 cm'
+    assert cut.chosen < 16
+    peer.wait(lambda: peer.requests[-1].reason == cut.reason or peer.requests[-1].id.seq > 3)
+    assert [r.reason for r in peer.requests].count(cut.reason) == 1
+    peer.wait(lambda: any(stats.cuts == 1 for stats in peer.stats))
+    names = arrays[0].layout.dim[0].label.split(' ')
+    assert dict(zip(names, arrays[0].data, strict=True))['chosen'] == 16.0
+    assert states[-1].name == ['arm.x', 'arm.y', 'arm.z', 'gripper']
+    assert states[-1].position[:3] == pytest.approx(START, abs=0.05)
+
+
+def test_the_decision_trace_of_the_node_is_the_cores_on_the_same_inputs(
+    peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core is told what was sent here, at the times at which the node heard it."""
+    file = tmp_path / 'trace'
+    monkeypatch.setenv('TRACE_FILE', str(file))
+    peer.program = [str(Path(__file__).with_name('recorded_execution_node.py'))]
+    peer.wavy, peer.changes = True, {'max_row_age_s': 1.125}  # exact in the message's float32
+    peer.start_ready('strategy:=upcycling', 'upcycling.horizon:=4', 'upcycling.ratio:=2.0')
+    peer.episode(EpisodeEvent.START)
+    peer.wait(lambda: len(peer.horizons) > 12, 20.0)
+    peer.guard(types.ArmState.HOLD)
+    peer.spin(0.2)
+    peer.epoch += 1
+    peer.guard(types.ArmState.ARMED)
+    peer.wait(lambda: len(peer.horizons) > 18, 20.0)
+    peer.episode(EpisodeEvent.END)
+    peer.spin(0.3)
+    assert peer.end()[0] == 0
+
+    trace = pickle.loads(file.read_bytes())  # written by this test's own child
+    sent = {chunk.id: chunk for chunk in peer.sent}
+    calls = [
+        replace(call, arguments=(sent[call.arguments[0].id], *call.arguments[1:]))
+        if call.method == 'receive'
+        else call
+        for call in trace['calls']
+    ]
+    strategy = registry.get('execution', 'upcycling')(trace['options'])
+    core = Executor(strategy, trace['config'], ROBOT, trace['session'])
+    assert replay.differences(calls, core) == []  # every command, request and decision
+
+    ticks = [call.result for call in calls if call.method == 'tick']
+    decided = [tick.decision for tick in ticks if tick.decision is not None]
+    heard = peer.horizons
+    assert [(d.chunk_id, d.chosen, d.reason, d.base, d.cut) for d in heard] == [
+        (d.chunk_id, d.chosen, d.reason, d.base, d.cut) for d in decided
+    ]
+    assert {d.reason for d in heard} >= {'calibrating', 'fluctuation'}
+    assert len({d.chosen for d in heard}) > 2
+    for one, other in zip(heard, decided, strict=True):
+        assert one.fluctuation == pytest.approx(other.fluctuation, nan_ok=True)
+    assert [r.id for r in peer.requests] == [t.request.id for t in ticks if t.request]
+
+
+def test_a_horizon_that_is_too_short_for_the_delay_is_told(peer: Peer) -> None:
+    peer.start_ready('strategy:=fixed', 'fixed.horizon:=8')  # 0.32 s
+    peer.alive = False
+    peer.episode(EpisodeEvent.START)
+
+    def told() -> bool:
+        return any('of the ticks will starve' in text for text in peer.diagnostics)
+
+    for count in range(1, 20):
+        peer.wait(lambda count=count: len(peer.requests) >= count)
+        peer.spin(0.3)
+        peer.answer(peer.requests[-1])
+        if told():
+            break
+    peer.wait(told, 3.0)
+    errors = peer.end()[1]
+    assert errors.count('horizons of 8 rows are 0.32 s, less than 2 times the delay') == 1
 
 
 def test_a_policy_that_does_not_fit_the_strategy_is_not_asked(peer: Peer) -> None:

@@ -82,6 +82,7 @@ def test_commands_reach_the_robot_with_the_tick_they_came_from(graph: Any) -> No
     print('tick cpu ms p50, p99:', np.percentile(costs_ms, [50, 99]).round(3))
 
 
+@pytest.mark.matrix(18)
 def test_it_holds_when_the_sender_sleeps_and_goes_on_after(graph: Any) -> None:
     graph.armed()
     sender = graph.sender(session=6)
@@ -121,6 +122,7 @@ def test_a_restarted_sender_waits_until_the_arm_is_armed_again(graph: Any) -> No
     second.kill()
 
 
+@pytest.mark.matrix(1)
 def test_nan_is_refused_by_name_and_the_node_lives(graph: Any) -> None:
     graph.armed()
     graph.run(0.5)
@@ -196,6 +198,7 @@ def test_move_to_goes_home_and_says_so(graph: Any) -> None:
     assert graph.run(5.0, lambda: np.allclose(graph.positions[:7], HOME))
 
 
+@pytest.mark.matrix(49)
 def test_limits_and_timings_cannot_be_changed_while_it_runs(graph: Any) -> None:
     value = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=5.0)
     request = [Parameter(name='staleness.command_s', value=value)]
@@ -204,6 +207,34 @@ def test_limits_and_timings_cannot_be_changed_while_it_runs(graph: Any) -> None:
     assert answer.results[0].reason
 
 
+@pytest.mark.matrix(49)
+def test_limits_are_tightened_smoothly_and_never_loosened(graph: Any) -> None:
+    def set_to(name: str, number: float) -> Any:
+        value = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=number)
+        request = [Parameter(name=name, value=value)]
+        return graph.call('guard_node/set_parameters', SetParameters, parameters=request).results[
+            0
+        ]
+
+    graph.armed()
+    assert graph.run(5.0, lambda: graph.scales and graph.scales[-1] == 1.0)
+    graph.scales.clear()
+    assert set_to('limits.velocity_fraction', 0.9).successful
+    sender = graph.sender(session=12)
+    assert graph.run(10.0, lambda: graph.scales and graph.scales[-1] == 0.9)
+    sender.kill()
+    refused = set_to('limits.velocity_fraction', 1.0)
+    assert not refused.successful
+    assert 'loosened by a restart only' in refused.reason
+    assert set_to('limits.tool_speed', 0.9).successful
+    assert not set_to('limits.tool_speed', 0.95).successful
+    nothing = set_to('limits.tool_speed', float('nan'))
+    assert not nothing.successful
+    asked = [event for event in graph.guard_events if event.check == 'tighten']
+    assert [bool(event.limit) for event in asked] == [True, False, True, False]
+
+
+@pytest.mark.matrix(51)
 def test_sigint_in_motion_decelerates_and_ends_cleanly(graph: Any) -> None:
     graph.armed()
     sender = graph.sender(session=11)

@@ -129,7 +129,9 @@ def test_observations_at_50_hz_one_per_state(graph) -> None:
     driver.observations.clear()
     driver.run(2.0)
     stamps = [convert.to_ns(msg.header.stamp) for msg in driver.observations]
-    assert 70 <= len(stamps) <= 101  # 50 Hz of 100 Hz states; a loaded machine may lose some
+    # 50 Hz of 100 Hz states, by their own clock; a loaded machine may lose some
+    assert len(stamps) >= 70
+    assert (len(stamps) - 1) / ((stamps[-1] - stamps[0]) * 1e-9) <= 50.5
     assert np.all(np.diff(stamps) > 0)
     assert {msg.id.session for msg in driver.observations} == {driver.observations[0].id.session}
     assert driver.observations[0].header.frame_id == 'world'

@@ -334,7 +334,7 @@ def test_the_camera_sends_what_the_sim_shows(graph):
     graph.start('sim_node')
     graph.start('camera_node', 'rate_hz:=10.0', 'latency_s:=0.1')
     topic = 'camera/front/image/compressed'
-    graph.wait(lambda: len(graph.seen[topic]) > 3)
+    graph.wait(lambda: len(graph.seen[topic]) > 3 and len(graph.seen['sim/scene']) > 50)
     graph.seen[topic].clear()
     graph.spin(2.0)
     frames = graph.seen[topic]

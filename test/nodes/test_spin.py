@@ -142,3 +142,40 @@ def test_messages_that_are_refused_are_told_and_are_no_fault(tmp_path, executor)
     assert "news refused: 'junk' is no news" in err
     assert err.count('is no news') < 5
     assert 'Traceback' not in err
+
+
+def test_time_that_jumps_ahead_is_followed_and_runs_no_further(nodes) -> None:
+    from chunkpilot_nodes import qos, spin
+    from chunkpilot_nodes.convert import to_time
+    import rclpy
+    from rclpy.executors import SingleThreadedExecutor
+    from rosgraph_msgs.msg import Clock
+
+    sender, listener = nodes
+    listener.set_parameters([rclpy.Parameter('use_sim_time', value=True)])
+    clock = spin.RosTime(listener)
+    publisher = sender.create_publisher(Clock, '/clock', qos.RELIABLE_10)
+    executor = SingleThreadedExecutor(context=listener.context)
+    executor.add_node(listener)
+
+    def tell(stamp_ns: int) -> None:
+        """Publish a time until it has arrived."""
+        until = time.monotonic() + 20.0
+        while listener.get_clock().now().nanoseconds != stamp_ns:
+            assert time.monotonic() < until
+            publisher.publish(Clock(clock=to_time(stamp_ns)))
+            executor.spin_once(timeout_sec=0.05)
+        clock.now_ns()
+
+    begin_ns, period_ns = 100 * 10**9, 10**7
+    for number in range(10):
+        tell(begin_ns + number * period_ns)
+        time.sleep(0.002)
+    assert clock.now_ns() > begin_ns + 9 * period_ns, 'between two messages it runs on'
+    tell(begin_ns + 20 * 10**9)
+    time.sleep(0.05)
+    assert clock.now_ns() == begin_ns + 20 * 10**9
+    tell(begin_ns + 20 * 10**9 + period_ns)
+    time.sleep(0.002)
+    assert 0 < clock.now_ns() - (begin_ns + 20 * 10**9 + period_ns) <= 2 * period_ns
+    executor.shutdown()

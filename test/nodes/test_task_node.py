@@ -30,6 +30,7 @@ from chunkpilot_core.errors import InvalidDataError
 from chunkpilot_core.launching.isolation import own_domain
 from chunkpilot_nodes import convert, qos
 from chunkpilot_nodes.task_node import pairs
+import numpy as np
 import rclpy
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
@@ -54,6 +55,7 @@ class Graph:
         self.sessions = dict.fromkeys(('sim', 'guard', 'perception', 'execution'), 7)
         self.silent: set[str] = set()
         self.task, self.started = '', None
+        self.goal, self.goals = [0.1], {}
         self.episode = ''
         self.log: list[str] = []
         self.commands = 0
@@ -96,6 +98,7 @@ class Graph:
 
     def on_task(self, msg: TaskMsg) -> None:
         self.task = msg.id
+        self.goals.setdefault(msg.id, []).append(list(msg.goal))
 
     def on_episode(self, msg: EpisodeEvent) -> None:
         start = msg.event == EpisodeEvent.START
@@ -116,7 +119,8 @@ class Graph:
 
     def on_reset(self, request: SimReset.Request, response: SimReset.Response):
         self.log.append(f'reset {request.task_kind} {request.seed}')
-        task = types.Task(f'push-{request.seed}-0', 'push')
+        goal = np.array(self.goal, np.float32)
+        task = types.Task(f'push-{request.seed}-0', 'push', '', ('goal.x',), goal)
         response.success, response.task = True, convert.task_to_msg(task, 0)
         return response
 
@@ -148,6 +152,7 @@ class Graph:
             scene = SimScene(session=self.sessions['sim'], success=ran_s > self.solve_after_s)
             scene.joint_names = list(PANDA.arm_joints)
             scene.joint_positions = list(PANDA.home)
+            scene.task_kind, scene.goal = 'push', self.goal
             scene.commands, scene.command_latency_s = self.commands, 0.002
             scene.header.stamp = self.node.get_clock().now().to_msg()
             self.publish['sim/scene'].publish(scene)
@@ -231,6 +236,7 @@ def _graph(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _fresh(graph):
     graph.log.clear()
+    graph.goals.clear()
     graph.feedback.clear()
     graph.silent.clear()
     graph.refusal, graph.solve_after_s = '', 0.3
@@ -260,6 +266,18 @@ def test_two_episodes(graph):
     assert summary['versions']['numpy']
     phases = {msg.phase for msg in graph.feedback}
     assert {'running', 'done'} <= phases
+
+
+def test_a_goal_that_moves_is_announced_under_the_same_id(graph):
+    graph.solve_after_s = 0.6
+    handle = graph.send(episodes=1)
+    until(lambda: 'START' in graph.log)
+    graph.goal = [0.25]
+    assert graph.ask(handle.get_result_async).result.success
+    assert list(graph.goals.values()) == [[[pytest.approx(0.1)], [0.25]]]
+    graph.goal = [0.1]  # after the end nothing is announced
+    time.sleep(0.2)
+    assert len(graph.goals[graph.task]) == 2
 
 
 def test_refusal_of_the_guard_reaches_the_caller(graph):

@@ -16,6 +16,7 @@ def asked(edge: Any, name: str) -> bool:
     return any(call == name for _, call in edge.calls)
 
 
+@pytest.mark.matrix(50)
 def test_a_guard_killed_in_motion_stops_the_driver_and_a_new_one_frees_it(edge: Any) -> None:
     """Row 50."""
     guard = edge.start_guard()
@@ -45,8 +46,9 @@ def test_a_guard_killed_in_motion_stops_the_driver_and_a_new_one_frees_it(edge: 
 def test_a_guard_that_only_slept_is_stopped_until_it_is_reset(edge: Any) -> None:
     guard = edge.processes[-1]
     edge.armed()
+    assert edge.run(20.0, lambda: edge.node.count_subscribers('verdict') == 1), 'the one before'
     edge.start('watchdog_node')
-    edge.run(20.0, lambda: edge.node.count_subscribers('verdict') == 2)
+    assert edge.run(20.0, lambda: edge.node.count_subscribers('verdict') == 2)
     edge.run(1.5)
     edge.calls.clear()
     guard.send_signal(signal.SIGSTOP)

@@ -1,0 +1,241 @@
+"""The guard lets rows run as far as they were judged: it slows on the path, and never jumps."""
+
+from typing import Any
+
+from chunkpilot_core import spaces
+from chunkpilot_core.safety.chunk_verdict import ChunkVerdict as Check
+from chunkpilot_core.types import ActionChunk, ArmState, ChunkVerdict, Id, Reaction
+import numpy as np
+import pytest
+
+ROW_S = 0.04
+SPACE = spaces.ee_delta_space()
+SPEED = 0.4  # [rad/s] of joint 1: the arm swings, within the workspace
+
+
+class Plan:
+    """Plays execution: rows of one chunk after the other, in plan time that the guard slows."""
+
+    def __init__(self, rig: Any) -> None:
+        self.rig, self.start = rig, rig.measured[:7].copy()
+        self.plan_s = self.began_s = 0.0
+        self.chunk, self.rows = 1, []
+        self.scale = 1.0
+
+    def __call__(self) -> Any:
+        self.plan_s += 0.01 * self.scale
+        row = int((self.plan_s - self.began_s) / ROW_S + 1e-9)
+        self.rows.append(row)
+        target = self.start.copy()
+        target[0] += 0.3 * np.sin(SPEED / 0.3 * self.plan_s)
+        return self.rig.joints(target, chunk_id=Id(3, self.chunk), row=row)
+
+    def ticks(self, count: int) -> list[float]:
+        scales = []
+        for _ in range(count):
+            tick = self.rig.ticks(1, self)
+            self.scale = tick.speed_scale
+            scales.append(tick.speed_scale)
+        return scales
+
+    def next_chunk(self) -> None:
+        self.chunk, self.began_s = self.chunk + 1, self.plan_s
+
+    def judge(self, ok: bool = True, chunk: int = 0, **fields: Any) -> None:
+        rows = {'executable_rows': 16, **fields}
+        verdict = ChunkVerdict(self.rig.now_ns(), Id(3, chunk or self.chunk), ok, **rows)
+        self.rig.guard.on_chunk_verdict(verdict, self.rig.now_ns())
+
+
+@pytest.fixture(name='plan')
+def _plan(bench):
+    rig = bench(checks={'chunk_verdict': Check.Config(require=True)})
+    return _armed(rig)
+
+
+def _armed(rig) -> Plan:
+    rig.guard.set_space(SPACE, ROW_S)
+    rig.armed()
+    return Plan(rig)
+
+
+def bad(plan: Plan, row: int, keep: int, **fields: Any) -> None:
+    plan.judge(False, first_bad_row=row, executable_rows=keep, check='clearance', **fields)
+
+
+@pytest.mark.matrix(32)
+def test_without_a_verdict_the_arm_comes_to_rest_before_the_first_unknown_row(plan) -> None:
+    scales = plan.ticks(80)
+    assert max(plan.rows) == 3  # four rows are free
+    assert scales[-1] == 0.0
+    assert np.abs(np.diff(scales)).max() <= 0.051  # a ramp, no step
+    assert plan.rig.last.verdict.sent_velocity[0] == pytest.approx(0.0, abs=1e-6)
+    verdict = plan.rig.last.verdict
+    assert (verdict.reaction, verdict.check) == (Reaction.SLOW, 'chunk_verdict')
+    assert 'no verdict has come' in verdict.reason
+    assert plan.rig.state is ArmState.ARMED
+
+
+def test_it_ramps_back_when_the_verdict_comes(plan) -> None:
+    plan.ticks(60)
+    assert plan.rig.last.verdict.speed_scale == 0.0
+    plan.judge()
+    scales = plan.ticks(110)
+    assert np.all(np.diff(scales) >= -1e-9)
+    assert np.diff(scales).max() <= 0.011
+    assert scales[-1] == 1.0
+    assert max(plan.rows) > 10
+
+
+def test_a_verdict_in_time_changes_nothing(plan, bench) -> None:
+    free = _armed(bench())
+    for _ in range(6):
+        for one in (plan, free):
+            one.ticks(2)  # it comes 20 ms after the chunk
+            one.judge()
+            assert set(one.ticks(30)) == {1.0}
+            one.next_chunk()
+    assert plan.rig.last.positions.tolist() == free.rig.last.positions.tolist()
+
+
+def test_a_policy_that_is_asked_ever_anew_does_not_crawl_on_blindly(plan) -> None:
+    plan.judge()
+    plan.ticks(20)
+    for _ in range(20):
+        plan.next_chunk()
+        plan.ticks(30)
+    assert plan.rig.last.verdict.speed_scale == 0.0
+    assert plan.plan_s < 0.2 + 4.5 * ROW_S
+    plan.judge()
+    plan.ticks(20)
+    assert plan.rig.last.verdict.speed_scale > 0.1
+
+
+@pytest.mark.matrix(32)
+def test_a_verdict_of_another_chunk_is_none_of_this(plan) -> None:
+    plan.judge(chunk=7)
+    plan.ticks(80)
+    assert max(plan.rows) == 3
+
+
+def test_nobody_is_waited_for_unless_it_is_asked_for(bench) -> None:
+    plan = _armed(bench())
+    assert set(plan.ticks(60)) == {1.0}
+    assert not plan.rig.last.verdict.reason
+
+
+@pytest.mark.matrix(33)
+def test_a_bad_row_is_never_reached_and_another_chunk_asked_for(plan) -> None:
+    plan.ticks(2)
+    bad(plan, 9, 8, reason='row 9: hand-wall would be 0.0010 m apart')
+    scales = plan.ticks(120)
+    assert max(plan.rows) == 7
+    assert scales[-1] == 0.0
+    assert np.abs(np.diff(scales)).max() <= 0.051
+    wishes = [event for event in plan.rig.events if event.kind == 'replan']
+    assert (wishes[0].chunk_id, wishes[0].keep_rows) == (Id(3, 1), 8)
+    assert wishes[0].stamp_ns - plan.rig.now_ns() <= -1.1e9  # at once, not when it is near
+    assert 'hand-wall' in wishes[0].reason
+    plan.next_chunk()
+    plan.judge()
+    plan.ticks(110)
+    assert plan.rig.last.verdict.speed_scale == 1.0
+
+
+def test_a_bad_chunk_that_still_waits_is_told_of_once(plan) -> None:
+    plan.judge()
+    plan.ticks(4)
+    bad(plan, 0, 0, chunk=2)
+    assert set(plan.ticks(50)) == {1.0}
+    wishes = [event for event in plan.rig.events if event.kind == 'replan']
+    assert [(event.chunk_id, event.keep_rows) for event in wishes] == [(Id(3, 2), 0)]
+
+
+def test_what_must_run_slower_runs_at_that_fraction(plan) -> None:
+    plan.judge(speed_scale=0.5, check='time_scale', reason='joint 2 would do 3 rad/s')
+    scales = plan.ticks(40)
+    assert scales[-1] == pytest.approx(0.5)
+    assert np.abs(np.diff(scales)).max() <= 0.051
+    assert 'joint 2' in plan.rig.last.verdict.reason
+
+
+@pytest.mark.parametrize(
+    ('risk', 'scale'),
+    [
+        ({'risk': 0.4}, 1.0),
+        ({'risk': 0.75}, 0.65),
+        ({'risk': 1.0}, 0.3),
+        ({'risk_end': 1.0}, 1.0),
+        ({'risk_beyond': 1.0}, 1.0),
+    ],
+)
+def test_risk_slows(plan, risk, scale) -> None:
+    plan.judge(**risk)
+    assert plan.ticks(40)[-1] == pytest.approx(scale)
+
+
+def test_rows_that_the_verdict_does_not_reach_wait_for_the_next_one(plan) -> None:
+    now_ns, guard = plan.rig.now_ns(), plan.rig.guard
+    rows = np.zeros((16, 4), np.float32)
+    chunk = ActionChunk(
+        Id(3, 1), Id(7, 1), guard.machine.epoch, '', Id(8, 1), now_ns, now_ns, ROW_S, rows,
+        SPACE.hash, 'test', 1,
+    )  # fmt: skip
+    guard.on_chunk(chunk, now_ns)
+    plan.judge(executable_rows=8)  # no more of it was there
+    plan.ticks(100)
+    assert max(plan.rows) == 7
+    plan.judge(executable_rows=16, revision=1)
+    plan.ticks(60)
+    assert max(plan.rows) > 8
+
+
+def test_rows_beyond_the_verdict_wait_also_when_many_other_chunks_have_come(plan) -> None:
+    now_ns, guard = plan.rig.now_ns(), plan.rig.guard
+    rows = np.zeros((16, 4), np.float32)
+    for seq in range(1, 7):
+        chunk = ActionChunk(
+            Id(3, seq), Id(7, seq), guard.machine.epoch, '', Id(8, seq), now_ns, now_ns, ROW_S,
+            rows, SPACE.hash, 'test', 1,
+        )  # fmt: skip
+        guard.on_chunk(chunk, now_ns)
+        if seq == 1:
+            plan.judge(executable_rows=8)
+            plan.ticks(2)
+    plan.ticks(100)
+    assert max(plan.rows) == 7
+
+
+def test_resting_too_long_calls_a_human(plan) -> None:
+    plan.ticks(100)
+    assert not plan.rig.last.verdict.escalate
+    plan.ticks(300)
+    assert plan.rig.last.verdict.escalate
+
+
+def test_after_a_hold_everything_counts_anew(plan) -> None:
+    plan.ticks(60)
+    plan.rig.guard.hold(plan.rig.now_ns())
+    plan.rig.ticks(60)
+    done, message = plan.rig.guard.resume(plan.rig.now_ns())
+    assert done, message
+    plan.start = plan.rig.last.positions[:7] - np.eye(7)[0] * 0.3 * np.sin(
+        SPEED / 0.3 * plan.plan_s
+    )
+    plan.next_chunk()
+    plan.judge()
+    plan.ticks(130)
+    assert plan.rig.last.verdict.speed_scale == 1.0
+    assert max(plan.rows[-5:]) > 8
+
+
+@pytest.mark.parametrize('field', ['speed_scale', 'risk', 'risk_end', 'risk_beyond'])
+@pytest.mark.parametrize('value', [np.nan, -1.0, np.inf])
+def test_a_verdict_of_nonsense_is_a_bad_one(bench, field, value) -> None:
+    plan = _armed(bench())
+    plan.ticks(20)
+    plan.judge(**{field: value})
+    plan.ticks(40)
+    assert plan.rig.last.speed_scale == 0.0
+    assert 'must be 0 to 1' in plan.rig.last.verdict.reason
+    assert [event.keep_rows for event in plan.rig.events if event.kind == 'replan'] == [0]

@@ -1,0 +1,1 @@
+"""What tests of several folders share; ``test/conftest.py`` makes it importable."""
