@@ -21,6 +21,7 @@ FAMILY_OF = {
     'guard_node': 'safety',
     'learner_node': 'learning',
     'sim_node': 'tasks',
+    'teleop_node': 'teleop',
 }
 
 
@@ -28,7 +29,8 @@ def parameters() -> str:
     """Return the page of parameters: per node what it declares, per plug-in what it adds."""
     parts = [
         '# Parameters',
-        'Made by `make docs` from the code. All are read-only while a node runs; a misspelt or '
+        'Made by `make docs` from the code. All are read-only while a node runs, but `limits.*` '
+        'of the guard, which can be tightened; a misspelt or '
         'out-of-range one stops the node with the nearest name or the allowed range.',
         '## Every node\n\n' + config.reference(ProcessConfig),
     ]
@@ -45,22 +47,23 @@ def parameters() -> str:
     return '\n\n'.join(parts) + '\n'
 
 
-def one_table(classes: list[type]) -> str:
-    """Return the options of several classes under one header."""
-    tables = [config.reference(cls).split('\n') for cls in classes]
+def one_table(classes: list[tuple[type, str]]) -> str:
+    """Return the options of several classes, each with its prefix, under one header."""
+    tables = [config.reference(cls, prefix).split('\n') for cls, prefix in classes]
     return '\n'.join([*tables[0][:2], *(row for table in tables for row in table[2:])])
 
 
-def declared_configs(file: Path) -> list[type]:
-    """Return the classes that a node's ``params.declare(self, <class>)`` calls name, in order."""
+def declared_configs(file: Path) -> list[tuple[type, str]]:
+    """Return classes and prefixes of ``params.declare(self, <class>, '<prefix>')``, in order."""
     module = import_module(f'chunkpilot_nodes.{file.stem}')
     found = []
     for call in ast.walk(ast.parse(file.read_text())):
         if not (isinstance(call, ast.Call) and ast.unparse(call.func) == 'params.declare'):
             continue
         name = ast.unparse(call.args[1])
-        if len(call.args) == 2 and name.replace('.', '').isidentifier():
-            found.append(eval(name, vars(module)))
+        prefix = call.args[2].value if isinstance(call.args[-1], ast.Constant) else ''
+        if len(call.args) == 2 + bool(prefix) and name.replace('.', '').isidentifier():
+            found.append((eval(name, vars(module)), prefix))
     return found
 
 

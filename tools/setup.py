@@ -218,9 +218,20 @@ def reason(text):
 # The steps
 
 
+def check_owner():
+    """Refuse a .venv that is a link to that of another checkout, which would be changed."""
+    made = VENV / 'chunkpilot_env.sh'
+    if VENV.is_symlink() and made.is_file() and "VIRTUAL_ENV='%s'" % VENV not in made.read_text():
+        raise SetupError(
+            '%s is a link to %s, the environment of another checkout; remove the link'
+            % (VENV, os.path.realpath(str(VENV)))
+        )
+
+
 def make_environment(python, ros):
     """Create .venv, install the pinned requirements, patch the wheels."""
     files = [ROOT / 'requirements' / name for name in requirement_files(ros)]
+    check_owner()
     source = ros[0] if ros else 'wheels'
     value = digest(RECIPE, str(VENV), source, version_of(python), *files)
     if is_done('environment', value) and version_of(PYTHON) == version_of(python):
@@ -405,6 +416,8 @@ def build(environment_stamp, ros):
     count = len(interface_files())
     say('build: %d interfaces with colcon (about 2 minutes the first time)' % count)
     environment = installation_environment() if ros else wheels_environment()
+    # colcon would have it wait for a load below the number of CPUs: on a busy machine, for ever.
+    environment['MAKEFLAGS'] = '-j%d' % (os.cpu_count() or 1)
     colcon = shutil.which('colcon', path=environment['PATH']) or 'colcon'
     command = [colcon, 'build', '--symlink-install',
                '--event-handlers', 'console_direct+', 'desktop_notification-', 'status-',
