@@ -12,6 +12,7 @@ from chunkpilot_core.types import (
     ArmState,
     Health,
     Image,
+    Intervention,
     JointState,
     nanoseconds,
     Observation,
@@ -188,3 +189,37 @@ def test_a_camera_that_stops_slows_and_then_holds_at_its_age_limit(driven: Any) 
     silent_s = took_s - last * PERIOD_S
     limit_s = Perception.Config().max_image_age_s
     assert limit_s - 0.02 <= silent_s <= limit_s + 0.1, 'and no sooner'
+
+
+def drive_by_hand(arm: Any, seen: list[Observation]) -> None:
+    """Give the guard observations at 50 Hz while a hand drives."""
+    for found in seen:
+        arm.guard.on_observation(found, arm.now_ns())
+        arm.ticks(2, lambda: arm.joints(arm.measured[:7], source='teleop'))
+
+
+def take(arm: Any, active: bool) -> None:
+    arm.guard.on_intervention(Intervention(arm.now_ns(), 'teleop', active), arm.now_ns())
+
+
+def test_a_hand_is_not_slowed_by_missing_images(driven: Any) -> None:
+    take(driven, True)
+    half = run(lambda number: live(number) if number % 2 == 0 else None, duration_s=4.0, stages=())
+    assert half[-1].dropped
+    drive_by_hand(driven, half)
+    assert driven.last.verdict.source == 'teleop'
+    assert driven.last.speed_scale == 1.0
+
+
+def test_a_hand_may_drive_where_a_dark_camera_holds_the_policy(driven: Any) -> None:
+    dark = run(shown(1))
+    show(driven, dark)
+    assert driven.state is ArmState.HOLD
+    take(driven, True)
+    drive_by_hand(driven, dark * 3)
+    assert driven.state is ArmState.ARMED
+    assert driven.last.verdict.source == 'teleop'
+    take(driven, False)
+    driven.ticks(1, driven.home)
+    assert show(driven, dark) < float('inf'), 'the policy does not go on blindly'
+    assert driven.state is ArmState.HOLD

@@ -5,7 +5,7 @@ from typing import Any
 
 from chunkpilot_core import spaces
 from chunkpilot_core.safety.base import Check, Finding, Situation, Stage
-from chunkpilot_core.types import ActionChunk, ArmState, Id, nanoseconds, Reaction
+from chunkpilot_core.types import ActionChunk, ArmState, Id, Intervention, nanoseconds, Reaction
 import numpy as np
 import pytest
 
@@ -130,6 +130,33 @@ def test_slowness_lasts_until_the_next_chunk_and_comes_without_a_jump(heard: Any
     assert scales[-1] == 0.5
     assert max(-np.diff([1.0, *scales])) < 0.06
     heard.guard.on_chunk(chunk(heard, 2, [row()]), heard.now_ns())
+    assert heard.ticks(60, heard.home).speed_scale == 1.0
+
+
+def slow(bench: Any) -> None:
+    """Let a chunk slow the arm down to half."""
+    ANSWERS.append(Finding(Reaction.SLOW, 'odd', scale=0.5))
+    bench.guard.on_chunk(chunk(bench, 1, [row()]), bench.now_ns())
+    assert bench.ticks(30, bench.home).speed_scale == 0.5
+
+
+def test_a_chunk_slows_neither_a_hand_nor_a_move_to_a_pose(heard: Any) -> None:
+    slow(heard)
+    heard.guard.on_intervention(Intervention(heard.now_ns(), 'teleop', True), heard.now_ns())
+    by_hand = heard.ticks(60, lambda: heard.joints(heard.measured[:7], source='teleop'))
+    assert (by_hand.verdict.source, by_hand.speed_scale) == ('teleop', 1.0)
+    heard.guard.on_intervention(Intervention(heard.now_ns(), 'teleop', False), heard.now_ns())
+    slow(heard)
+    assert heard.guard.move_to(heard.measured[:7] + 0.2, 0.0, heard.now_ns())[0]
+    moving = heard.ticks(60)
+    assert (moving.verdict.source, moving.speed_scale) == ('homing', 1.0)
+
+
+def test_a_chunk_slows_no_episode_but_its_own(heard: Any) -> None:
+    heard.guard.set_episode(True, 'one', 'task')
+    slow(heard)
+    heard.guard.set_episode(False)
+    heard.guard.set_episode(True, 'two', 'task')
     assert heard.ticks(60, heard.home).speed_scale == 1.0
 
 

@@ -146,6 +146,7 @@ class Situation:
     epoch_age_s: float = 0.0  # since the epoch changed, steady clock
     not_before_ns: int = 0  # observations older than this may not move the arm
     silence_matters: bool = False  # commands flowed and should go on flowing
+    policy_drives: bool = True  # neither a hand nor a move to a pose does, or is about to
     joint_state: JointState | None = None
     joint_error: str = ''
     measured: Measured | None = None

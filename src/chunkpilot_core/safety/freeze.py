@@ -12,7 +12,7 @@ from chunkpilot_core.config import option
 from chunkpilot_core.safety.base import Finding, HeardChunk, Situation, Stage
 from chunkpilot_core.safety.runtime.detector import Detector
 from chunkpilot_core.safety.runtime.moments import Moment, moment_of, Record
-from chunkpilot_core.types import Reaction, seconds
+from chunkpilot_core.types import ArmState, Reaction, seconds
 import numpy as np
 
 OWN_MEDIAN = 1.0  # way of a chunk in fractions of the velocity limits times rows, uncalibrated
@@ -24,7 +24,8 @@ class Freeze(Detector):
     Asks for another chunk, calls somebody, and holds in the end; it never stops.
 
     It looks every tick: what counts is how long nothing has moved, neither in the chunks nor in
-    reality. A finished episode, or the policy's own diagnostic ``done``, is no freeze.
+    reality. A finished episode, the policy's own diagnostic ``done``, an arm that holds or is
+    driven by hand are no freeze.
     """
 
     @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Freeze(Detector):
     def check(self, situation: Situation) -> Finding | None:
         """Measure the time without motion."""
         newest = situation.chunks[-1] if situation.chunks else None
-        if newest is None or situation.episode_over:
+        idle = situation.episode_over or situation.state is not ArmState.ARMED
+        if newest is None or idle or not situation.policy_drives:
             self.reset()
             return None
         if newest is not self._heard:

@@ -1,4 +1,9 @@
-"""An observation that perception calls bad may not drive the arm (D4 to D6 find, this reacts)."""
+"""
+An observation that perception calls bad may not drive the arm (D4 to D6 find, this reacts).
+
+Only a policy is driven by observations: a hand may lead the arm away from a camera that is dark,
+and demonstrations are recorded at their own pace.
+"""
 
 from dataclasses import dataclass
 
@@ -34,7 +39,7 @@ class SensorHealth(Check):
         if observation.id != self._last:
             self._last = observation.id
             self._bad = self._bad + 1 if observation.health is Health.BAD else 0
-        if not situation.silence_matters:
+        if not (situation.silence_matters and situation.policy_drives):
             return None
         if self._bad < self.config.count:
             return self._dropped(observation.dropped)

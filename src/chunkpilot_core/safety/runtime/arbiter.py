@@ -55,6 +55,11 @@ class Arbiter:
         """Highest priority of an announced intervention, 0 = none."""
         return max((priority for priority, _ in self._locks.values()), default=0)
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody above the policy drives, or has announced it."""
+        return max(self.holder, self.locked) > POLICY
+
     def intervene(self, word: Intervention) -> bool:
         """
         Take an announcement.

@@ -140,6 +140,7 @@ class Guard:
         self.limiter = Limiter(robot, robot.position_margin)
         self.machine = Machine(machine or Machine.Config(), epoch)
         self._arbiter = Arbiter(arbiter)
+        self._held: Finding | None = None  # what demanded a hold in the last tick
         self._checks = Checks(extra_checks, checks)
         self._stream = Stream(self.config.period_s, self.config.coast_s)
         self._solver = TargetSolver(robot, self.kinematics)
@@ -286,6 +287,7 @@ class Guard:
             self._stream.flowed = False
         if running and (not self._episode or (task_id, episode_id) != self._tags):
             self._situation.episode_ns = self._situation.now_ns
+            self._intake.begin_episode()
             for detector in self._checks.detectors.values():
                 detector.reset()
         self._situation.episode_over = not running
@@ -353,9 +355,8 @@ class Guard:
         machine = self.machine
         if machine.state is not ArmState.HOLD or machine.disarming:
             return False, f'is {machine.state.name}, there is no hold to end'
-        held = _holding(self._checks.findings(Stage.INPUT, self._situation))
-        if held is not None:
-            return False, f'still held by {held.check}: {held.reason}'
+        if self._held is not None:
+            return False, f'still held by {self._held.check}: {self._held.reason}'
         if not self._mover.at_rest:
             return False, 'still decelerating'
         since_ns = machine.since_ns
@@ -496,6 +497,7 @@ class Guard:
         situation.epoch_age_s = seconds(steady_ns - machine.epoch_steady_ns)
         situation.speed_scale = self._scale
         situation.silence_matters = self._stream.flowed and self._episode is not False
+        situation.policy_drives = self._homing is None and not self._arbiter.by_hand
         situation.commanded = None if self.silent else self._mover.position
         situation.commanded_speed = self._mover.arm_speed
         situation.estops = self._estops
@@ -522,7 +524,8 @@ class Guard:
         if machine.state is not ArmState.ARMED and self._situation.state is ArmState.ARMED:
             self._leave_armed()
         findings.extend(found)
-        return _holding(found) is not None
+        self._held = _holding(found)
+        return self._held is not None
 
     def _take_command(self, findings: list[Finding]) -> Command | None:
         """Judge the pending command, return it if it is accepted."""

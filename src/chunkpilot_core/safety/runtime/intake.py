@@ -112,9 +112,17 @@ class Intake:
         self._verdicts.append(verdict)
 
     def findings(self) -> list[Finding]:
-        """Return what a tick has to react to, once, and what slows until another chunk comes."""
+        """
+        Return what a tick has to react to, once, and what slows until another chunk comes.
+
+        A chunk slows nobody but the policy whose it is.
+        """
         found, self._found = self._found, []
-        return [*found, *self._slow]
+        return [*found, *self._slow] if self._situation.policy_drives else found
+
+    def begin_episode(self) -> None:
+        """Forget what slowed the episode before."""
+        self._slow = []
 
     def refusal(self, chunk_id: Id) -> Finding | None:
         """Return why no command of this chunk is accepted, None if they may be."""
