@@ -573,7 +573,7 @@ class ChunkVerdict:
     What a roll-out makes of a chunk before it runs; risks 0 to 1; see ChunkVerdict.msg.
 
     ``executable_rows`` may run: braking after them ends before ``first_bad_row`` (-1 = none). Of
-    one that is ok ``first_bad_row`` is the first that has to run at ``speed_scale``.
+    one that is ok that field says something else, and is read as :attr:`first_slow_row`.
     """
 
     stamp_ns: int
@@ -592,6 +592,11 @@ class ChunkVerdict:
     clearance_pair: str = ''
     best_sample: int = -1
     duration_s: float = 0.0
+
+    @property
+    def first_slow_row(self) -> int:
+        """First row of a chunk that is ok that has to run at ``speed_scale``, -1 = none."""
+        return self.first_bad_row if self.ok else -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Plan:
         self.chunk, self.began_s = self.chunk + 1, self.plan_s
 
     def judge(self, ok: bool = True, chunk: int = 0, **fields: Any) -> None:
-        rows = {'executable_rows': 16, **fields}
+        rows = {'executable_rows': 100, **fields}  # chunks are longer than any test
         verdict = ChunkVerdict(self.rig.now_ns(), Id(3, chunk or self.chunk), ok, **rows)
         self.rig.guard.on_chunk_verdict(verdict, self.rig.now_ns())
 
@@ -204,6 +204,25 @@ def test_rows_beyond_the_verdict_wait_also_when_many_other_chunks_have_come(plan
             plan.ticks(2)
     plan.ticks(100)
     assert max(plan.rows) == 7
+
+
+def test_a_verdict_bounds_also_a_chunk_that_was_never_heard(plan) -> None:
+    plan.judge(executable_rows=8)  # the message with the chunk was lost
+    scales = plan.ticks(100)
+    assert max(plan.rows) == 7
+    assert scales[-1] == 0.0
+    assert 'row 8' in plan.rig.last.verdict.reason
+    plan.next_chunk()
+    plan.judge()
+    plan.ticks(110)
+    assert plan.rig.last.verdict.speed_scale == 1.0
+
+
+def test_risk_slows_also_a_chunk_that_is_judged_in_part(plan) -> None:
+    plan.judge(executable_rows=16, risk=1.0)
+    assert plan.ticks(30)[-1] == pytest.approx(0.3)
+    plan.ticks(250)
+    assert max(plan.rows) == 15
 
 
 def test_resting_too_long_calls_a_human(plan) -> None:

@@ -99,10 +99,14 @@ class ChunkVerdict(Check):
             reason = f'{verdict.check}: {verdict.reason}'
             scale = min(self._room(verdict.executable_rows, command, situation), 1.0)
             return self._wish(verdict, reason, scale, self._waits(scale, situation))
-        if verdict.executable_rows < self._horizon(command.chunk_id, situation):
-            end = verdict.executable_rows
-            return self._before(end, 'the verdict goes no further', command, situation)
-        return self._slowed(verdict, command, situation)
+        slowed = self._slowed(verdict, command, situation)
+        end = verdict.executable_rows
+        if end >= self._horizon(command.chunk_id, situation):
+            return slowed
+        before = self._before(end, 'the verdict goes no further', command, situation)
+        if before is None or (slowed is not None and slowed.scale < before.scale):
+            return slowed
+        return before
 
     def _before(
         self, end: int, why: str, command: Command, situation: Situation
@@ -129,7 +133,7 @@ class ChunkVerdict(Check):
         share = max(risk - config.risk_from, 0.0) / (1.0 - config.risk_from)
         scale = 1.0 - min(share, 1.0) * (1.0 - config.risk_scale)
         if verdict.speed_scale < scale:
-            ahead = self._room(verdict.first_bad_row, command, situation)
+            ahead = self._room(verdict.first_slow_row, command, situation)
             asked = math.hypot(verdict.speed_scale, ahead)  # in time, and not before
             if asked < scale:
                 value = float(verdict.speed_scale)
@@ -166,12 +170,16 @@ class ChunkVerdict(Check):
         self._blocked_s += situation.period_s if scale <= 0.0 else 0.0
         return self._blocked_s > self.config.escalate_s
 
-    def _horizon(self, chunk_id: Id, situation: Situation) -> int:
-        """Return the rows of the chunk that runs; it may outlive the newest ones."""
+    def _horizon(self, chunk_id: Id, situation: Situation) -> float:
+        """
+        Return the rows of the chunk that runs, infinity while it was never heard.
+
+        It may outlive the newest ones.
+        """
         for heard in situation.chunks:
             if heard.chunk.id == chunk_id:
                 self._length = heard.chunk.horizon
-        return self._length
+        return self._length or math.inf
 
 
 def verdict_of(situation: Situation, chunk_id: Id) -> Verdict | None:
