@@ -332,19 +332,36 @@ def test_work_at_the_table_raises_no_alarm(
     assert nearest < 0.02
 
 
-def test_nobody_creeps_into_the_distance_that_stops(guarded: Any) -> None:
+@pytest.mark.parametrize('every', [10_000, 3, 1], ids=['one list', 'lists', 'a list a tick'])
+def test_nobody_creeps_into_the_distance_that_stops(guarded: Any, every: int) -> None:
     arm = guarded().armed()
-    tell(arm, box('wall', tool_of(arm) + np.array([0.16, 0.0, 0.0]), (0.1, 0.3, 0.3)))
+    wall = box('wall', tool_of(arm) + np.array([0.16, 0.0, 0.0]), (0.1, 0.3, 0.3))
+    far = box('far', (0.0, 3.0, 0.5))
+    tell(arm, wall)
     make = straight(arm, (1.0, 0.0, 0.0), 0.02)
     while slack(arm)[0] > 0.0005:
         assert arm.tick(make()).verdict.state is ArmState.ARMED
     make = straight(arm, (1.0, 0.0, 0.0), 0.00015)  # less in a tick than meshes are exact
-    for _ in range(2500):
+    for count in range(1, 2500):
+        if count % every == 0:
+            tell(arm, *((far, wall) if count % 2 else (wall,)))  # other pairs, in another order
         arm.tick(make())
         if arm.state is not ArmState.ARMED:
             break
     assert (arm.state, arm.last.verdict.check) == (ArmState.HOLD, 'clearance')
     assert slack(arm)[0] > -0.0002
+
+
+def test_an_obstacle_that_has_come_nearer_leaves_the_way_out_open(guarded: Any) -> None:
+    arm = guarded().armed()
+    at = _beside(arm, 0.015)
+    tell(arm, box('ball', at))
+    arm.ticks(3, arm.home)
+    tell(arm, box('ball', at - np.array([0.0, 0.005, 0.0])))
+    began = tool_of(arm)[1]
+    arm.ticks(100, straight(arm, (0.0, -1.0, 0.0), 0.1))
+    assert arm.state is ArmState.ARMED
+    assert began - tool_of(arm)[1] > 0.03
 
 
 def test_a_held_arm_tells_no_distance_to_what_has_gone(guarded: Any) -> None:

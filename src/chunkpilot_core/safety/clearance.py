@@ -5,7 +5,7 @@ Judged where the setpoint goes next and where the arm would come to rest if it b
 motion by which a distance falls is slowed or refused: the way out is always free.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chunkpilot_core.clearance.base import Clearance as Distances
 from chunkpilot_core.config import option
@@ -17,6 +17,29 @@ NOISE_M = 2e-6  # of distances between meshes
 CREEP_M = 1e-4  # a pair that is too near comes nearer by this in all, however slowly
 BEYOND_M = 0.03  # above the distance that slows, nothing has to be known
 NEAREST = 3  # pairs that are told in every verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Sunk:
+    """
+    How deep pairs have come in, under one list of obstacles.
+
+    ``largest`` (P,) is the distance since a pair is nearer than its ``stop``, which it is for a
+    pair that is not; ``last`` (P,) the newest one.
+    """
+
+    version: int
+    names: tuple[str, ...]
+    largest: F64
+    last: F64
+
+    def under(self, names: tuple[str, ...]) -> F64:
+        """Return how much nearer the arm has brought each of these pairs (P,), whatever moved."""
+        by = np.maximum(self.largest - self.last, 0.0)
+        if names == self.names:
+            return by
+        known = dict(zip(self.names, by.tolist(), strict=True))
+        return np.array([known.get(name, 0.0) for name in names])
 
 
 class Clearance(Check):
@@ -49,13 +72,14 @@ class Clearance(Check):
     stage = Stage.MOTION
     config: Config
     _known: tuple[F64, int, F64] | None = None
-    _farthest: tuple[int, F64] | None = None
+    _sunk: _Sunk | None = None
 
     def check(self, situation: Situation) -> Finding | None:
         """Compare the distances now, next and at rest, tightest pair first."""
         proposal, distances = situation.proposal, situation.clearance
         if proposal is None or distances is None:
             return None
+        self._note_last(proposal)
         now, ahead = self._measure(proposal, distances)
         situation.nearest = _nearest(distances, now)
         if ahead is None:
@@ -63,7 +87,8 @@ class Clearance(Check):
         nearest = ahead.min(axis=0)
         tolerance = np.where(nearest < distances.stop, NOISE_M, self.config.falling_m)
         falls = nearest < now - tolerance
-        falls |= nearest < np.minimum(self._since_near(now, distances), distances.stop) - CREEP_M
+        spent = nearest < np.minimum(self._since_near(now, distances), distances.stop) - CREEP_M
+        falls |= spent & (nearest < now)  # the way out is free from wherever braking has ended
         watched = falls & (nearest < distances.slow)
         if not watched.any():
             return None
@@ -73,15 +98,31 @@ class Clearance(Check):
 
     def reset(self) -> None:
         """Measure anew: the arm starts from somewhere else."""
-        self._known = self._farthest = None
+        self._known = self._sunk = None
 
     def _since_near(self, now: F64, distances: Distances) -> F64:
-        """Return the distances (P,); of a pair that is too near the largest since it came so."""
-        before = self._farthest
-        if before is not None and before[0] == distances.version:
-            now = np.where(now < distances.stop, np.maximum(now, before[1]), now)
-        self._farthest = distances.version, now
-        return now
+        """
+        Return the distances (P,); of a pair that is too near the largest since it came so.
+
+        A list of obstacles that moves them moves that, too: what the arm has used up stays so.
+        """
+        before, largest = self._sunk, now
+        if before is not None:
+            known = before.largest
+            if before.version != distances.version:
+                known = now + before.under(distances.names)
+            largest = np.maximum(now, known)
+        largest = np.where(now < distances.stop, largest, distances.stop)
+        self._sunk = _Sunk(distances.version, distances.names, largest, now)
+        return largest
+
+    def _note_last(self, proposal: Proposal) -> None:
+        """Keep how far away everything was at the setpoint, before another list moves it."""
+        known, sunk = self._known, self._sunk
+        if known is None or sunk is None:
+            return
+        if known[0] is proposal.position and known[1] == sunk.version:
+            self._sunk = replace(sunk, last=known[2])
 
     def _measure(self, proposal: Proposal, distances: Distances) -> tuple[F64, F64 | None]:
         """Return the distances now, (P,), and next and at rest, (1 or 2, P); None = no motion."""
