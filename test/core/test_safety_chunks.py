@@ -168,6 +168,37 @@ def test_a_check_that_breaks_on_a_chunk_stops_the_arm(heard: Any) -> None:
     assert tick.verdict.check == 'internal_error'
 
 
+class Slowing(Check):
+    """Slows down by what a test says, in the stage that it says."""
+
+    name, order, stage = 'slowing', 12, Stage.INPUT
+    scale = 1.0
+
+    def check(self, situation: Situation) -> Finding | None:
+        return Finding(Reaction.SLOW, 'slower', scale=Slowing.scale)
+
+
+class SlowingMotion(Slowing):
+    """The same for the next setpoint."""
+
+    name, stage = 'slowing_motion', Stage.MOTION
+
+
+@pytest.mark.parametrize('check', ['Slowing', 'SlowingMotion'])
+@pytest.mark.parametrize('scale', [np.nan, -0.5])
+def test_a_speed_scale_that_is_none_stops_the_arm(
+    bench: Any, check: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = bench(extra_checks=(f'{__name__}:{check}',)).armed()
+    arm.ticks(20, arm.moving(0.2))
+    monkeypatch.setattr(Slowing, 'scale', scale)
+    tick = arm.ticks(1, arm.moving(0.2))
+    assert arm.state is ArmState.STOPPED
+    assert tick.verdict.check == 'internal_error'
+    assert 'speed scale' in tick.verdict.reason
+    assert arm.ticks(60).verdict.sent_velocity == pytest.approx(0.0)
+
+
 def test_a_finding_that_holds_holds(heard: Any) -> None:
     ANSWERS.append(Finding(Reaction.HOLD, 'odd'))
     heard.guard.on_chunk(chunk(heard, 1, [row()]), heard.now_ns())

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 
 from chunkpilot_core.clearance.base import Clearance
 from chunkpilot_core.clearance.runtime.bodies import ObstacleList
+from chunkpilot_core.errors import InvalidDataError
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.safety.runtime.limiter import Limiter
@@ -62,6 +63,15 @@ class Finding:
     escalate: bool = False
     chunk_id: Id = NO_CHUNK
     keep_rows: int = -1
+
+    def __post_init__(self) -> None:
+        """
+        Refuse a scale that is none: it would be lost among others, and count as full speed.
+
+        :raises InvalidDataError: negative, or not a number; the guard stops, as for any exception
+        """
+        if not self.scale >= 0.0:
+            raise InvalidDataError(f'speed scale {self.scale} of {self.reason!r}, at least 0')
 
     @property
     def margin(self) -> float:
