@@ -235,6 +235,47 @@ def test_the_perturbation_gap_is_the_policys_word() -> None:
     assert np.isnan(Perturbation().score(moment(rows())))
 
 
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ('make', 'diagnostic'),
+    [(OddObservation, 'observation_novelty'), (Perturbation, 'perturbation_gap')],
+)
+def test_a_diagnostic_that_is_no_number_is_as_odd_as_can_be(
+    make: Any, diagnostic: str, value: float
+) -> None:
+    detector = make()
+    detector.part = Part((5.0,))
+    nonsense = moment(rows(), state=[0.15, 1.0], diagnostics={diagnostic: value})
+    said = [detector.judge(nonsense) for _ in range(2)]
+    assert said[0] is None
+    assert said[1] is not None
+    assert diagnostic in detector.status
+    detector.judge(moment(rows(), state=[0.15, 1.0], diagnostics={diagnostic: 0.1}))
+    assert diagnostic not in detector.status
+
+
+def test_a_stage_that_is_no_number_is_no_milestone() -> None:
+    detector = fitted(Progress())
+    for i in range(20):
+        nonsense = {'stage': np.nan if i else 1.0}
+        detector.judge(moment(rows(), elapsed_s=0.2 * i + 0.2, diagnostics=nonsense))
+    assert detector.newest > 2.0
+    assert 'stage' in detector.status
+    again = [moment(rows(), elapsed_s=0.2 * i, diagnostics={'stage': np.nan}) for i in range(9)]
+    longest = Progress().fit([Record(tuple(again), 2.0)])['longest_s']
+    assert longest == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize('make', [OddObservation, OddChunk])
+@pytest.mark.parametrize('state', [(), (0.15,), (0.15, 1.0, 0.0)])
+def test_an_observation_of_another_size_than_calibrated_is_complained_of(
+    make: Any, state: Any
+) -> None:
+    detector = fitted(make())
+    assert detector.judge(moment(rows(0.2, -1.0), state=state)) is None
+    assert f'{len(state)} numbers, calibrated were 2' in detector.status
+
+
 def test_hysteresis_takes_some_to_begin_and_some_to_end() -> None:
     alarm = Hysteresis(trigger=2, release=3)
     word = [alarm.update(bool(over)) for over in (1, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1)]
@@ -351,6 +392,29 @@ def test_without_a_calibration_it_is_told_and_that_is_all(calibrated: Any) -> No
     said = run_still(bench, 11.0, STILL)
     assert set(said) == {'info'}
     assert bench.state is ArmState.ARMED
+
+
+@pytest.mark.parametrize('known', [False, True])
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+@pytest.mark.parametrize('diagnostic', ['observation_novelty', 'perturbation_gap', 'stage'])
+def test_somebody_is_called_when_the_policy_says_what_is_no_number(
+    calibrated: Any, known: bool, value: float, diagnostic: str
+) -> None:
+    parts = {'odd_observation': Part((5.0,)), 'progress': Part(statistics={'longest_s': 9.0})}
+    bench = calibrated(**(parts if known else {}))
+    feed(bench, rows(), 1, diagnostics={diagnostic: value})
+    told = bench.tick(stay(bench, 1)).events
+    assert [event.escalate for event in told if diagnostic in event.reason] == [True]
+    assert bench.state is ArmState.ARMED
+
+
+def test_somebody_is_called_when_what_is_odd_cannot_be_said(calibrated: Any) -> None:
+    part = Part((5.0,), statistics=fitted(OddObservation()).part.statistics)
+    bench = calibrated(odd_observation=part)
+    feed(bench, rows(), 1)  # nothing was observed
+    told = [event for event in bench.tick(stay(bench, 1)).events if event.escalate]
+    assert [event.check for event in told] == ['odd_observation']
+    assert 'calibrated were 2' in told[0].reason
 
 
 def odd_part(threshold: float = 3.0) -> Part:

@@ -154,9 +154,15 @@ def _calibrated(
 
 
 def _scores(detector: Detector, record: Record) -> F64:
-    """Return times and scores of an episode, shape (K, 2), without those that are NaN."""
+    """
+    Return times and scores of an episode, shape (K, 2), without those that are NaN.
+
+    :raises ConfigError: a policy said what is no number; nobody knows what is normal then
+    """
     detector.reset()
     entries = [(moment.elapsed_s, detector.score(moment)) for moment in record.moments]
+    if detector.complaint:
+        raise ConfigError(f'{detector.name}: {detector.complaint}')
     found: F64 = np.array([entry for entry in entries if not math.isnan(entry[1])]).reshape(-1, 2)
     return found
 

@@ -61,12 +61,16 @@ class OddChunk(Detector):
         if not fitted:
             return float('nan')
         actions = moment.chunk.actions
-        if actions.shape[1] != len(fitted['lower']):
+        size = len(fitted['lower'])
+        if not self.fits('rows have', actions.shape[1], size):
             return float('nan')
         if moment.way < NOTHING * fitted['way']:
             return float('nan')
         if np.any((actions < fitted['lower']) | (actions > fitted['upper'])):
             return float('inf')
+        seen = len(fitted['mean']) - ROWS * size
+        if not self.fits('the observation has', moment.state.size, seen):
+            return float('nan')
         if self._distance is None or self._fitted is not fitted:
             self._distance, self._fitted = mahalanobis.Distance(fitted), fitted
         return self._distance(_features(moment))

@@ -35,11 +35,13 @@ class OddObservation(Detector):
 
     def score(self, moment: Moment) -> float:
         """Return the distance, or what the policy itself says."""
-        own = moment.chunk.diagnostics.get(DIAGNOSTIC)
+        own = self.said(moment, DIAGNOSTIC)
         if own is not None:
-            return float(own)
+            return own
         fitted = self.part.statistics if self.part else None
         if not fitted:
+            return float('nan')
+        if not self.fits('the observation has', moment.state.size, len(fitted['mean'])):
             return float('nan')
         if self._distance is None or self._fitted is not fitted:
             self._distance, self._fitted = mahalanobis.Distance(fitted), fitted

@@ -21,7 +21,8 @@ class Perturbation(Detector):
 
     def score(self, moment: Moment) -> float:
         """Return what the policy says."""
-        return float(moment.chunk.diagnostics.get(DIAGNOSTIC, float('nan')))
+        own = self.said(moment, DIAGNOSTIC)
+        return float('nan') if own is None else own
 
     def object(self, score: float, threshold: float) -> Finding:
         """Hold."""

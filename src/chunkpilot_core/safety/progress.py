@@ -7,6 +7,7 @@ own: each change of the diagnostic ``stage`` is one, instead of the gripper's.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+import math
 from typing import Any
 
 from chunkpilot_core.config import option
@@ -57,7 +58,8 @@ class Progress(Detector):
 
     def score(self, moment: Moment) -> float:
         """Return the time since the last milestone in normal longest times."""
-        stage = stage_of(moment)
+        self.said(moment, DIAGNOSTIC)
+        stage = stage_of(moment, self._stage)
         if self._stage is None or stage != self._stage or moment.elapsed_s < self._since_s:
             self._since_s = moment.elapsed_s  # what was before an interruption does not count
             self._stage, self._told = stage, 0
@@ -87,15 +89,23 @@ class Progress(Detector):
         self._stage, self._since_s, self._told = None, 0.0, 0
 
 
-def stage_of(moment: Moment) -> float:
-    """Return what changes at a milestone."""
+def stage_of(moment: Moment, before: float | None) -> float:
+    """
+    Return what changes at a milestone.
+
+    :param before: the stage so far: a diagnostic that is no number is no milestone
+    """
     own = moment.chunk.diagnostics.get(DIAGNOSTIC)
-    return float(own) if own is not None else float(moment.grip > 0.0)
+    if own is not None and math.isfinite(own):
+        return own
+    return float(moment.grip > 0.0) if own is None or before is None else before
 
 
 def _milestones(moments: Sequence[Moment]) -> list[float]:
     """Return when the stage changed [s]."""
-    stages = [stage_of(moment) for moment in moments]
+    stages: list[float] = []
+    for moment in moments:
+        stages.append(stage_of(moment, stages[-1] if stages else None))
     return [
         moment.elapsed_s
         for moment, now, then in zip(moments[1:], stages[1:], stages, strict=False)

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+import math
 from typing import Any, ClassVar
 
 from chunkpilot_core.config import option
@@ -62,6 +63,8 @@ class Detector(Check):
         self.part: Part | None = None
         self.newest = NAN
         """Score of the newest chunk, NaN = it has none."""
+        self.complaint = ''
+        """Why that is not what it should be, '' = it is."""
         self.hysteresis = Hysteresis(self.config.trigger, self.config.release)
         self._epoch = 0
 
@@ -96,10 +99,11 @@ class Detector(Check):
             return None
         if self.paced and situation.speed_scale < FULL_SPEED:
             return None
-        return self.told(self.judge(moment), situation)
+        return self._with_complaint(self.told(self.judge(moment), situation))
 
     def judge(self, moment: Moment) -> Finding | None:
         """Score a chunk; returns what is to be done if it is one too many."""
+        self.complaint = ''
         self.newest = score = self.score(moment)
         if score != score:
             return None
@@ -107,6 +111,31 @@ class Detector(Check):
         if not self.hysteresis.update(score > threshold):
             return None
         return self.object(score, threshold)
+
+    def said(self, moment: Moment, diagnostic: str) -> float | None:
+        """
+        Return a diagnostic of the policy, None where it has none.
+
+        One that is no number is as odd as can be, and somebody is called.
+        """
+        value = moment.chunk.diagnostics.get(diagnostic)
+        if value is None or math.isfinite(value):
+            return value
+        self.complaint = f"the policy's diagnostic {diagnostic} is {value}"
+        return math.inf
+
+    def fits(self, what: str, size: int, fitted: int) -> bool:
+        """Return whether something has the size that was calibrated; if not, somebody is called."""
+        if size != fitted:
+            self.complaint = f'{what} {size} numbers, calibrated were {fitted}'
+        return size == fitted
+
+    def _with_complaint(self, found: Finding | None) -> Finding | None:
+        if not self.complaint:
+            return found
+        if found is None:
+            return Finding(Reaction.PASS, self.complaint, 'chunk', escalate=True)
+        return replace(found, reason=f'{found.reason} ({self.complaint})', escalate=True)
 
     def alarms(self, record: Record, since: int = 0) -> list[float]:
         """
@@ -133,12 +162,14 @@ class Detector(Check):
         score = 'no score' if self.newest != self.newest else f'{self.newest:.4g}'
         if self.part is None:
             return f'{score}, not calibrated'
+        if self.complaint:
+            return f'{score}, {self.complaint}'
         return f'{score}, {"ALARM" if self.hysteresis.on else "quiet"}'
 
     def reset(self) -> None:
         """Forget the chunks so far."""
         self.hysteresis.reset()
-        self.newest = NAN
+        self.newest, self.complaint = NAN, ''
 
 
 def slowed(found: Finding, scale: float = 0.5) -> Finding:
