@@ -372,6 +372,81 @@ def test_a_masked_column_that_a_human_approves_moves() -> None:
     np.testing.assert_allclose(bench.measured[:7], target, atol=1e-9)
 
 
+class Turning(GuardBench):
+    """Joints 6 and 7, of which only the last is irreversible, are sent somewhere at some speed."""
+
+    def __init__(self, space: ActionSpace = MASKED, **gate: Any) -> None:
+        super().__init__(gate=GateConfig(masked='human', waiting_scale=1.0, **gate))
+        self.guard.set_space(space, 0.04)
+        self.space = space
+        self.armed()
+        self.target = self.measured[:7].copy()
+
+    def turn(self, by: float, duration_s: float, joint: int = 6) -> float:
+        """Return where the joint is afterwards, from where it was at first."""
+        for _ in range(round(duration_s / 0.01)):
+            self.target[joint] += by / (duration_s / 0.01)
+            self.tick(self.joints(self.target, space_hash=self.space.hash))
+        return float(self.measured[joint] - ROBOT.home[joint])
+
+    def approve(self) -> None:
+        assert self.guard.approve('arm', True, self.now_ns())[0]
+
+
+@pytest.mark.parametrize('speed', [1.0, 0.05], ids=['fast', 'less in a tick than is a change'])
+def test_an_approval_is_for_one_way_of_a_masked_column(speed: float) -> None:
+    arm = Turning()
+    arm.turn(speed * 0.2, 0.2)
+    assert arm.guard.waits_for == ('arm',)
+    arm.approve()
+    assert arm.turn(speed * 0.4, 0.4) == pytest.approx(speed * 0.6, abs=0.002)
+    back = arm.turn(-speed * 0.4, 0.4)
+    assert arm.guard.waits_for == ('arm',), 'the way back is another action'
+    assert back > speed * 0.6 - 0.005
+
+
+def test_an_approval_ends_when_the_masked_column_stands() -> None:
+    arm = Turning()
+    arm.turn(0.1, 0.2)
+    arm.approve()
+    assert arm.turn(0.0, 0.7) == pytest.approx(0.1, abs=1e-6)
+    assert arm.turn(0.1, 0.2) < 0.105
+    assert arm.guard.waits_for == ('arm',)
+
+
+def test_an_approval_lasts_no_longer_than_it_may_however_far_it_goes() -> None:
+    arm = Turning(allowed_s=1.0)
+    arm.turn(0.02, 0.2)
+    arm.approve()
+    assert 0.1 < arm.turn(0.3, 3.0) < 0.14
+    assert arm.guard.waits_for == ('arm',)
+
+
+def test_an_approval_is_for_the_masked_columns_that_were_asked_for() -> None:
+    arm = Turning(replace(MASKED, irreversible=(False,) * 5 + (True,) * 2))
+    arm.turn(0.1, 0.2)
+    arm.approve()
+    arm.turn(0.1, 0.2)
+    assert arm.turn(0.1, 0.2, joint=5) < 0.005
+    assert arm.guard.waits_for == ('arm',)
+
+
+def test_a_masked_column_waits_however_slowly_it_is_to_move() -> None:
+    arm = Turning()
+    assert arm.turn(0.2, 4.0) < 0.002
+    assert arm.guard.waits_for == ('arm',)
+
+
+def test_an_approved_opening_of_which_nothing_comes_is_forgotten() -> None:
+    bench = Holding(GateConfig(opening='human', allowed_s=0.5)).gripped()
+    bench.go(0.1, OPEN)
+    assert bench.guard.approve('gripper', True, bench.now_ns())[0]
+    bench.go(0.8, CLOSED)
+    bench.go(0.1, OPEN)
+    assert bench.guard.waits_for == ('gripper',)
+    assert not bench.opened
+
+
 # ---- hold, stop, emergency stop -----------------------------------------------------------------
 
 

@@ -125,7 +125,7 @@ class Detector(Check):
         return math.inf
 
     def fits(self, what: str, size: int, fitted: int) -> bool:
-        """Return whether something has the size that was calibrated; if not, somebody is called."""
+        """Return whether something has the size that was calibrated; if not, say so."""
         if size != fitted:
             self.complaint = f'{what} {size} numbers, calibrated were {fitted}'
         return size == fitted

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from chunkpilot_core.safety.base import Finding, Measured, NAN, Situation
 from chunkpilot_core.safety.runtime.arbiter import POLICY, priority_of
 from chunkpilot_core.safety.runtime.gate_config import GateConfig, POLICIES
-from chunkpilot_core.safety.runtime.gate_wishes import GRIP_S, irreversible, Wish
+from chunkpilot_core.safety.runtime.gate_wishes import Allowed, GRIP_S, irreversible, Wish
 from chunkpilot_core.types import (
     Command,
     CommandGroup,
@@ -41,6 +41,8 @@ class _Waiting:
     judged_ns: int = -1  # when the newest chunk came that was asked
     replanned: Id = field(default_factory=Id)  # chunk for which another one was asked for
     replanned_ns: int = 0
+    decided_ns: int = 0
+    allowed: Allowed | None = None  # of masked columns
 
 
 class Gate:
@@ -70,6 +72,7 @@ class Gate:
     def drop(self) -> None:
         """Forget what waits and what was allowed: what was planned is void."""
         self._waiting: dict[str, _Waiting] = {}
+        self._anchors: dict[str, F64] = {}  # of masked groups: where no action had begun
 
     @property
     def waits_for(self) -> tuple[str, ...]:
@@ -158,12 +161,7 @@ class Gate:
     ) -> Wish | None:
         """Return what a group asks for that can't be undone and is gated, None for nothing."""
         if group.kind is not Kind.GRIPPER:
-            if self.config.masked == 'allow':
-                return None
-            config = self.config
-            return irreversible(
-                group, command, self._situation, position, config.masked, config.tolerance
-            )
+            return self._masked(group, command, position)
         measured = self._situation.measured
         policy = self._opening_policy()
         if policy == 'allow' or measured is None or not self._holds:
@@ -176,6 +174,30 @@ class Gate:
         if not self._supported:
             what += ' with nothing known under it'
         return Wish(group.name, policy, what, asked, last, np.array([last]), width - LETS_GO)
+
+    def _masked(self, group: CommandGroup, command: Command, position: F64) -> Wish | None:
+        """Return the same of a group that is no gripper; it begins where the last one ended."""
+        if self.config.masked == 'allow':
+            return None
+        said = group, command, self._situation, position, self.config, self._anchors
+        wish, entry = irreversible(*said), self._waiting.get(group.name)
+        if wish is None or wish.at is None or entry is None or not entry.decided:
+            return wish
+        if not self._expired(entry) and not self._over(entry, wish):
+            return wish
+        del self._waiting[group.name]
+        self._anchors[group.name] = wish.at
+        return irreversible(*said)
+
+    def _over(self, entry: _Waiting, wish: Wish) -> bool:
+        now_ns = self._situation.steady_ns
+        entry.allowed = entry.allowed or Allowed(wish, now_ns)
+        return entry.allowed.over(wish, now_ns, self.config.tolerance)
+
+    def _expired(self, entry: _Waiting) -> bool:
+        """Whether what was allowed is so no longer."""
+        since_s = seconds(self._situation.steady_ns - entry.decided_ns)
+        return bool(entry.decided) and since_s > self.config.allowed_s
 
     @property
     def _holds(self) -> bool:
@@ -200,7 +222,8 @@ class Gate:
         if entry is None:
             return
         grip = group.kind is Kind.GRIPPER and self._holds
-        if entry.decided and grip and group.values[0] >= fingers.sum():
+        on = grip and group.values[0] >= fingers.sum() and not self._expired(entry)
+        if entry.decided and on:
             return  # allowed, and still on its way
         del self._waiting[group.name]
         if entry.decided is None:
@@ -210,7 +233,7 @@ class Gate:
 
     def _allowed(self, wish: Wish) -> bool:
         entry = self._waiting.get(wish.channel)
-        if entry is None or entry.wish.policy != wish.policy:
+        if entry is None or entry.wish.policy != wish.policy or self._expired(entry):
             entry = self._waiting[wish.channel] = _Waiting(wish, self._situation.steady_ns)
         entry.wish = wish
         if entry.decided is None:
@@ -261,7 +284,7 @@ class Gate:
         return ''
 
     def _decide(self, entry: _Waiting, allowed: bool, why: str) -> None:
-        entry.decided = allowed
+        entry.decided, entry.decided_ns = allowed, self._situation.steady_ns
         self._tell('allowed' if allowed else 'denied', entry.wish, f'{entry.wish.what}: {why}')
 
     def _objections(self, wish: Wish) -> list[Finding]:

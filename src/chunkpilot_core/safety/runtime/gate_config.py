@@ -47,6 +47,13 @@ class GateConfig:
     approve_s: float = option(
         20.0, 'human: guard/approve within this time, else denied', unit='s', min=0.1, max=3600
     )
+    allowed_s: float = option(
+        5.0,
+        'what was allowed is for one action, and for so long at most; then it waits anew',
+        unit='s',
+        min=0.1,
+        max=3600,
+    )
     replan_s: float = option(
         0.5, 'while waiting, chunks are asked for at least so often', unit='s', min=0.1, max=60
     )
@@ -64,5 +71,5 @@ class GateConfig:
         0.05, 'the tool is over a surface up to this far above it', unit='m', min=0.0, max=1.0
     )
     tolerance: float = option(
-        0.001, 'masked columns: a smaller change is none', unit='rad, m', min=0.0, max=1.0
+        0.001, 'masked columns: a smaller change, in all, is none', unit='rad, m', min=0.0, max=1.0
     )
