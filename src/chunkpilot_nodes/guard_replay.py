@@ -6,6 +6,7 @@ guard with the recorded parameters is told the same and has to say the same. Use
 guard replay``; prints one JSON object.
 """
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 import json
@@ -15,9 +16,11 @@ import tempfile
 from typing import Any
 
 from chunkpilot.msg import SafetyVerdict
+from chunkpilot_core import robot as robots
 from chunkpilot_core.bags.reader import BagReader
 from chunkpilot_core.cli import version
 from chunkpilot_core.errors import BagError, ChunkpilotError, ConfigError
+from chunkpilot_core.robot import Robot
 from chunkpilot_core.safety.runtime import resumption, setup
 from chunkpilot_core.safety.runtime.guard import Guard
 from chunkpilot_core.safety.runtime.tightening import Tightening
@@ -75,17 +78,21 @@ class Run:
 class Follower:
     """Leads a guard along one recorded run."""
 
-    def __init__(self, parameters: Any, begins_s: float, folder: Path) -> None:
+    def __init__(
+        self, parameters: Any, begins_s: float, folder: Path, own_robot: str = ''
+    ) -> None:
         """
         Make the guard.
 
         :param folder: where files that parameters name are put
+        :param own_robot: a robot's file of which the URDF may be read, beside the installed ones
         :raises ConfigError: parameters that this version does not understand
         """
         values = setup.from_json(parameters.names, parameters.values)
         _refuse_code(values)
         values |= _files(parameters, values, folder)
         robot = setup.robot_of(parameters.robot_yaml)
+        _refuse_files(robot, values, own_robot)
         epoch = int(parameters.arm_epoch)
         self.guard = Guard(robot, epoch=epoch, **setup.parts_of(values))
         self._inputs = Inputs(self.guard)
@@ -183,10 +190,11 @@ class Follower:
         self._lose(f'{at_s:.3f} s: {names} differ; the guards part here')
 
 
-def replay(path: Path) -> list[Run]:
+def replay(path: Path, own_robot: str = '') -> list[Run]:
     """
     Decide every run of a guard in a bag once more.
 
+    :param own_robot: a robot's file of which the URDF may be read, beside the installed ones
     :raises BagError: no such bag, or one that does not tell enough
     """
     with BagReader(path) as reader, tempfile.TemporaryDirectory(prefix='chunkpilot-') as folder:
@@ -201,7 +209,7 @@ def replay(path: Path) -> list[Run]:
             if session not in followers and session not in unknown:
                 if session in bag.parameters:
                     place = Path(folder) / str(session)
-                    followers[session] = Follower(bag.parameters[session], at_s, place)
+                    followers[session] = Follower(bag.parameters[session], at_s, place, own_robot)
                     if said.tick != 1:
                         followers[session].remember(bag.known_before(stamp_ns))
                 else:
@@ -259,6 +267,26 @@ def _refuse_code(values: dict[str, Any]) -> None:
             )
 
 
+def _refuse_files(robot: Robot, values: dict[str, Any], own_robot: str) -> None:
+    """
+    Let no bag have any file read as a URDF: only those that a robot's file on this machine names.
+
+    :raises ConfigError: another one, which would be read
+    """
+    urdf = robot.collision.urdf if robot.collision else ''
+    if not urdf or values.get('distances') == 'capsules':
+        return
+    names = [file.stem for file in (robots.config_dir() / 'robots').glob('*.yaml')]
+    for name in [*names, *([own_robot] if own_robot else [])]:
+        collision = robots.load(name).collision
+        if collision is not None and collision.urdf == urdf:
+            return
+    raise ConfigError(
+        f"collision.urdf of the bag's robot is {urdf!r}, which no robot of config/robots names, "
+        'so it is not read; if it is yours, give its robot file with --robot'
+    )
+
+
 def _files(parameters: Any, values: dict[str, Any], folder: Path) -> dict[str, str]:
     """
     Return parameters that name a file, with the file as it was.
@@ -304,10 +332,14 @@ def _text(value: Any) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Print what came of each bag."""
+    parser = argparse.ArgumentParser(prog='guard_replay', description=__doc__)
+    parser.add_argument('bags', nargs='+')
+    parser.add_argument('--robot', default='')
+    args = parser.parse_args(words)
     told, agree = [], True
-    for word in words:
+    for word in args.bags:
         try:
-            runs = replay(Path(word))
+            runs = replay(Path(word), args.robot)
             agree = agree and all(run.agrees for run in runs)
             told.append({'bag': word, 'runs': [{**asdict(r), 'agrees': r.agrees} for r in runs]})
         except ChunkpilotError as error:

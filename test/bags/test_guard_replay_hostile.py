@@ -66,6 +66,34 @@ def test_a_file_of_a_parameter_that_is_not_told_is_an_error(tmp_path: Path) -> N
         guard_replay.Follower(parameters(('nothing', '')), 0.0, tmp_path)
 
 
+def with_urdf(told: Any, urdf: Path) -> Any:
+    told.robot_yaml = told.robot_yaml.replace('franka_panda/panda.urdf', str(urdf))
+    assert str(urdf) in told.robot_yaml
+    return told
+
+
+@pytest.mark.parametrize('distances', ['"auto"', '"pybullet"', '"coal"'])
+def test_no_file_is_read_because_a_bag_names_it_as_a_urdf(distances: str, tmp_path: Path) -> None:
+    secret = tmp_path / 'secret.urdf'
+    secret.write_text('<robot name="secret"/>')
+    told = with_urdf(parameters(distances=distances), secret)
+    with pytest.raises(ConfigError, match='no robot of config/robots names'):
+        guard_replay.Follower(told, 0.0, tmp_path)
+
+
+def test_the_urdf_of_a_robot_file_that_is_named_here_is_read(tmp_path: Path) -> None:
+    told = with_urdf(parameters(distances='"pybullet"'), tmp_path / 'mine.urdf')
+    (tmp_path / 'mine.urdf').write_text('<robot name="mine"><link name="only"/></robot>')
+    (tmp_path / 'mine.yaml').write_text(told.robot_yaml)
+    with pytest.raises(ConfigError, match="URDF 'panda_joint1'"):  # it has no joints
+        guard_replay.Follower(told, 0.0, tmp_path, str(tmp_path / 'mine.yaml'))
+
+
+def test_who_needs_no_urdf_is_asked_for_none(tmp_path: Path) -> None:
+    told = with_urdf(parameters(distances='"capsules"'), tmp_path / 'gone.urdf')
+    assert guard_replay.Follower(told, 0.0, tmp_path).guard.robot.name == 'panda'
+
+
 @pytest.mark.parametrize('check', ['tick', '__init__', 'nothing', ''])
 def test_a_request_of_no_service_is_an_error(check: str, tmp_path: Path) -> None:
     follower = guard_replay.Follower(parameters(), 0.0, tmp_path)

@@ -14,6 +14,11 @@ HELP = 'tell a fresh guard what a bag tells: it has to decide the same, to the l
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument('bags', nargs='+', type=Path, help='bags, or folders of bags')
+    parser.add_argument(
+        '--robot',
+        default='',
+        help='your own robot file, where the guard had one: its URDF may be read then',
+    )
     parser.add_argument('--json', action='store_true', help='for machines: a list, one per bag')
 
 
@@ -22,7 +27,7 @@ def main(args: argparse.Namespace) -> str | None:
     from chunkpilot_core.cli._bags import expand
 
     found = expand(args.bags)
-    told = _run([str(path) for path in found])
+    told = _run([str(path) for path in found], args.robot)
     if isinstance(told, str):
         return told
     if args.json:
@@ -36,8 +41,8 @@ def main(args: argparse.Namespace) -> str | None:
     return '' if bad else None
 
 
-def _run(paths: Sequence[str]) -> list[dict[str, Any]] | str:
-    words = [sys.executable, '-m', 'chunkpilot_nodes.guard_replay', *paths]
+def _run(paths: Sequence[str], robot: str) -> list[dict[str, Any]] | str:
+    words = [sys.executable, '-m', 'chunkpilot_nodes.guard_replay', f'--robot={robot}', *paths]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     try:
         told: list[dict[str, Any]] = json.loads(done.stdout)
