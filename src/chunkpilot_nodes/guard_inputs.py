@@ -33,7 +33,7 @@ TOPICS = {
     'joint_states': (JointState, qos.SENSOR),
     'estop': (EStop, qos.LATCHED),
     'observation': (Observation, qos.RELIABLE_10),
-    'obstacles': (ObstacleList, qos.RELIABLE_10),
+    'obstacles': (ObstacleList, qos.LATCHED),  # where they are kept: see lasting.py
     'chunk': (ActionChunk, qos.RELIABLE_10),
     'chunk_verdict': (ChunkVerdict, qos.RELIABLE_10),
     'policy/info': (PolicyInfo, qos.LATCHED),

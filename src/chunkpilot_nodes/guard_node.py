@@ -34,7 +34,7 @@ from chunkpilot_core.safety.runtime.guard import Guard, GuardTick
 from chunkpilot_core.safety.runtime.machine import Machine
 from chunkpilot_core.safety.runtime.tightening import Tightening
 from chunkpilot_core.types import ArmState, F64, GuardEvent, Input, nanoseconds, Reaction, seconds
-from chunkpilot_nodes import convert, params, qos, spin
+from chunkpilot_nodes import convert, lasting, params, qos, spin
 from chunkpilot_nodes.guard_inputs import Inputs, SERVICES, TOPICS
 from diagnostic_msgs.msg import DiagnosticStatus
 import numpy as np
@@ -136,7 +136,10 @@ class GuardNode(spin.SupervisedNode):
             self._outputs.append((create(Float64MultiArray, output.topic, qos.COMMAND), columns))
         self._snapshot = create(GuardParameters, 'guard/parameters', qos.LATCHED)
         for topic, (kind, profile) in TOPICS.items():
-            self.create_subscription(kind, topic, self._taker(topic), profile)
+            if topic == 'obstacles':
+                lasting.subscribe(self, kind, topic, self._taker(topic))
+            else:
+                self.create_subscription(kind, topic, self._taker(topic), profile)
         for name in SERVICES:
             self.create_service(GuardCommand, f'guard/{name}', self._answer(name))
         self.create_service(MoveTo, 'guard/move_to', self._on_move_to)

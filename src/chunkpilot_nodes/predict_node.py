@@ -23,7 +23,7 @@ from chunkpilot_core.prediction.predictor import Predictor
 from chunkpilot_core.types import ArmState, NS_PER_S, seconds
 from chunkpilot_core.types import JointState as JointStateData
 from chunkpilot_core.yaml_values import MAX_POSITION
-from chunkpilot_nodes import convert, params, qos, spin
+from chunkpilot_nodes import convert, lasting, params, qos, spin
 from diagnostic_msgs.msg import DiagnosticStatus
 import numpy as np
 from rclpy.serialization import deserialize_message
@@ -61,7 +61,7 @@ class PredictNode(spin.SupervisedNode):
         subscribe(SafetyVerdict, 'verdict', self._on_sent, qos.COMMAND, raw=True)
         subscribe(JointState, 'joint_states', self._on_measured, qos.SENSOR, raw=True)
         subscribe(PolicyInfo, 'policy/info', self._on_policy, qos.LATCHED)
-        subscribe(ObstacleList, 'obstacles', self._on_obstacles, qos.RELIABLE_10)
+        lasting.subscribe(self, ObstacleList, 'obstacles', self._on_obstacles)
         subscribe(ActionChunk, 'chunk', self._on_chunk, qos.RELIABLE_10)
         self.create_service(DryRunChunk, 'guard/dry_run_chunk', self._on_dry_run)
         self.get_logger().info(

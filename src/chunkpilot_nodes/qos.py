@@ -20,6 +20,7 @@ ROWS = _profile(50)  # executed_rows
 EVENTS = _profile(100)  # guard/events
 VERDICT = _profile(200)  # verdict, every tick
 LATCHED = _profile(1, latched=True)  # state that late joiners need
+KEPT = _profile(10, latched=True)  # obstacles, of publishers that keep them
 IMAGES = _profile(5, reliable=False)  # pixels
 SENSOR = _profile(
     10, reliable=False

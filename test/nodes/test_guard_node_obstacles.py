@@ -1,6 +1,7 @@
 """Obstacles by topic reach the guard of a real process, and keep the arm off them."""
 
 from dataclasses import replace
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from chunkpilot_core import robot as robots  # noqa: E402
 from chunkpilot_core import types  # noqa: E402
 from chunkpilot_core.clearance.runtime import bodies  # noqa: E402
 from chunkpilot_core.kinematics import Kinematics  # noqa: E402
-from chunkpilot_nodes import convert, qos  # noqa: E402
+from chunkpilot_nodes import convert, lasting, qos, spin  # noqa: E402
 import numpy as np  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -106,3 +107,56 @@ def test_messages_say_the_same_both_ways() -> None:
     for one, other in zip(again.obstacles, told.obstacles, strict=True):
         assert np.array_equal(one.position, other.position)
         assert replace(one, position=0, orientation=0) == replace(other, position=0, orientation=0)
+
+
+@pytest.mark.parametrize('profile', [qos.LATCHED, qos.RELIABLE_10], ids=['kept', 'volatile'])
+def test_each_list_is_heard_once_and_a_kept_one_also_later(profile: Any) -> None:
+    """By whoever hears obstacles: guard_node and predict_node do it in this way."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    node = spin.SupervisedNode('obstacles_once', context=context)
+    heard: list[Any] = []
+    executor = rclpy.executors.SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+
+    def run(until: Any) -> bool:
+        end = time.monotonic() + 10.0
+        while not until() and time.monotonic() < end:
+            executor.spin_once(timeout_sec=0.05)
+        return bool(until())
+
+    try:
+        publisher = node.create_publisher(ObstacleList, 'obstacles_once', profile)
+        publisher.publish(ObstacleList(lasting=True))
+        lasting.subscribe(node, ObstacleList, 'obstacles_once', heard.append)
+        kept = profile is qos.LATCHED
+        assert run(lambda: publisher.get_subscription_count() == (2 if kept else 1))
+        assert run(lambda: len(heard) == 1) or not kept
+        for number in range(3):
+            told = ObstacleList()
+            told.header.stamp.nanosec = number + 1
+            publisher.publish(told)
+        assert run(lambda: len(heard) >= 3 + kept)
+        for _ in range(10):
+            executor.spin_once(timeout_sec=0.02)
+        assert [told.lasting for told in heard] == [True] * kept + [False] * 3
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.shutdown(context=context)
+
+
+def test_a_guard_that_was_restarted_knows_a_lasting_list(graph: Any) -> None:
+    seer = graph.node.create_publisher(ObstacleList, 'obstacles', qos.LATCHED)
+    now_ns = graph.node.get_clock().now().nanoseconds
+    told = bodies.ObstacleList(now_ns, (WALL,), lasting=True)
+    seer.publish(convert.obstacles_to_msg(told, 'world'))
+    graph.guard_process.kill()
+    graph.guard_process.wait()
+    graph.guard_process = graph.start_guard()
+    graph.ready()
+    graph.armed()
+    towards_the_wall(graph)
+    assert graph.run(20.0, lambda: graph.state is types.ArmState.HOLD)
+    assert any('-wall' in verdict.reason for verdict in graph.verdicts)
+    graph.node.destroy_publisher(seer)
