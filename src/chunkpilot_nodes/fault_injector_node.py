@@ -8,6 +8,7 @@ bytes pass as they are. What the faults do is in :mod:`chunkpilot_core.faults`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+import difflib
 import os
 import signal
 import time
@@ -28,6 +29,7 @@ from rclpy.publisher import Publisher
 from rclpy.serialization import deserialize_message, serialize_message
 
 LOOK_S = 0.1  # for topics that are not relayed yet
+MISSED_S = 5.0  # a faulted topic that nobody publishes for so long is told of
 SEND_S = 0.002  # how exactly what is held back leaves
 ACT_S = 0.01  # how exactly processes are hit
 
@@ -89,6 +91,8 @@ class FaultInjectorNode(spin.SupervisedNode):
         }
         self._hits = [Hit(fault) for fault in plan.processes]
         self._began_ns = 0
+        self._started_ns = time.monotonic_ns()
+        self._told_of_missing = False
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._looking = self.create_timer(LOOK_S, self._look, clock=steady)
         self._sending = self.create_timer(SEND_S, self._send_due, clock=steady)
@@ -130,6 +134,29 @@ class FaultInjectorNode(spin.SupervisedNode):
                 self._connect(relay)
         if all(relay.publisher is not None for relay in self._relays.values()):
             self._looking.cancel()
+        elif seconds(time.monotonic_ns() - self._started_ns) > MISSED_S:
+            self._tell_of_missing()
+
+    def _tell_of_missing(self) -> None:
+        """Warn once of faults on topics that nobody publishes: they prove nothing."""
+        if self._told_of_missing:
+            return
+        self._told_of_missing = True
+        known = [name for name, _ in self.get_topic_names_and_types()]
+        for topic in self._plan.topics:
+            if self._relays[topic].publisher is not None:
+                continue
+            clean = self.resolve_topic_name(self._config.prefix + topic)
+            there = [name for name in known if name != clean and self.count_publishers(name)]
+            near = difflib.get_close_matches(clean, there, n=1)
+            unmapped = self.resolve_topic_name(topic)
+            if unmapped in there:  # its publisher is there, and was not remapped
+                near = [unmapped]
+            hint = f' Did you mean {near[0]!r}?' if near else ''
+            self.get_logger().warning(
+                f'nobody publishes {clean!r} after {MISSED_S:g} s: no fault on {topic!r} is '
+                f'injected until somebody does.{hint}'
+            )
 
     def _connect(self, relay: Relay) -> None:
         clean = self.resolve_topic_name(self._config.prefix + relay.topic)

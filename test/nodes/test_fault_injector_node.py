@@ -14,6 +14,7 @@ rclpy = pytest.importorskip('rclpy')
 from chunkpilot.msg import GuardState  # noqa: E402
 from chunkpilot_nodes import qos  # noqa: E402
 import numpy as np  # noqa: E402
+from rcl_interfaces.msg import Log  # noqa: E402
 from sensor_msgs.msg import JointState  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -202,3 +203,27 @@ def test_what_is_not_possible_is_told(
     assert done.returncode == 1, time.monotonic() - began
     assert words in done.stdout + done.stderr
     assert 'Traceback' not in done.stderr
+
+
+def test_faults_on_a_topic_that_nobody_publishes_are_told_of(edge: Any, tmp_path: Path) -> None:
+    file = tmp_path / 'faults.yaml'
+    file.write_text('begin: start\ntopics: {joint_state: [{kind: nan}]}')
+    told: list[str] = []
+
+    def on_log(msg: Log) -> None:
+        if 'nobody publishes' in msg.msg:
+            told.append(msg.msg)
+
+    other = edge.node.create_publisher(JointState, 'clean/joint_states', qos.RELIABLE_10)
+    listener = edge.node.create_subscription(Log, '/rosout', on_log, qos.EVENTS)
+    process = edge.start('fault_injector_node', f'file:={file}', 'relays:=[joint_state]')
+    assert edge.run(40.0, lambda: told)
+    edge.run(1.0)
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+    edge.processes.remove(process)
+    edge.node.destroy_publisher(other)
+    edge.node.destroy_subscription(listener)
+    assert len(told) == 1
+    assert "'/clean/joint_state'" in told[0]
+    assert "Did you mean '/clean/joint_states'?" in told[0]
