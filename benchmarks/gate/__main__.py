@@ -82,10 +82,8 @@ def main() -> int:
     """Run what is not there yet, and write the table."""
     args = parse()
     file = args.out / 'progress.json'
-    done: dict[str, dict[str, Any]] = {}
-    if file.is_file() and not args.again:
-        kept = json.loads(file.read_text(encoding='utf-8'))
-        done = kept['episodes'] if kept['seed'] == args.seed else {}
+    key = {'timeout': args.timeout}
+    done = {} if args.again else kept(file, key)
     robot = robots.load('panda')
     policy = ScriptedChunks(Stack(Stack.Config()).expert(robot), Kinematics(robot))
     task = Stack(Stack.Config(distance_threshold=0.05, timeout_s=args.timeout))
@@ -100,7 +98,7 @@ def main() -> int:
     try:
         for seed, case in tqdm(left, unit='episode', disable=not sys.stderr.isatty()):
             done[f'{case.name} {seed}'] = run(loop, policy, seed, case)
-            files.write_json(file, {'seed': args.seed, 'episodes': done})
+            files.write_json(file, {'of': key, 'episodes': done})
     except KeyboardInterrupt:
         print(f'\ninterrupted with {len(left)} to do; the same command goes on from here')
         return 130
@@ -111,6 +109,18 @@ def main() -> int:
     show(summary)
     print(f'written: {args.out / "summary.json"}')
     return 0
+
+
+def kept(file: Path, key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """
+    Return the episodes that are there already, by case and seed.
+
+    :param key: every option that decides what an episode is; those of others are dropped
+    """
+    if not file.is_file():
+        return {}
+    data = json.loads(file.read_text(encoding='utf-8'))
+    return dict(data['episodes']) if data.get('of') == key else {}
 
 
 def parse() -> argparse.Namespace:
