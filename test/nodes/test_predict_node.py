@@ -112,6 +112,13 @@ def _node(policy: Policy) -> Any:
     return process
 
 
+@pytest.fixture
+def judging(policy: Policy) -> None:
+    """Have the node know the action space and where the arm is, whichever test is the first."""
+    policy.announce()
+    policy.judged()
+
+
 def test_what_nobody_can_judge_gets_no_verdict_and_says_so(policy: Policy) -> None:
     policy.send()
     policy.edge.run(1.0)
@@ -123,9 +130,8 @@ def test_what_nobody_can_judge_gets_no_verdict_and_says_so(policy: Policy) -> No
     assert 'policy/info' in answer.message
 
 
+@pytest.mark.usefixtures('judging')
 def test_every_chunk_gets_a_verdict(policy: Policy) -> None:
-    policy.announce()
-    policy.judged()
     ids = [policy.send() for _ in range(5)]
     for chunk_id in ids:
         verdict = policy.verdict(chunk_id)
@@ -135,6 +141,7 @@ def test_every_chunk_gets_a_verdict(policy: Policy) -> None:
         assert verdict.min_clearance > 0.0
 
 
+@pytest.mark.usefixtures('judging')
 def test_down_through_the_table_is_bad_from_some_row_on(policy: Policy) -> None:
     policy.row = (0.0, 0.0, -0.4)  # 2 cm a row
     verdict = policy.verdict(policy.send())
@@ -144,12 +151,14 @@ def test_down_through_the_table_is_bad_from_some_row_on(policy: Policy) -> None:
     assert 0 < verdict.executable_rows < verdict.first_bad_row < 16
 
 
+@pytest.mark.usefixtures('judging')
 def test_rows_that_are_no_numbers_are_bad_as_a_whole(policy: Policy) -> None:
     rows = np.full((16, 4), np.nan, np.float32)
     verdict = policy.verdict(policy.send(actions=rows))
     assert (verdict.ok, verdict.first_bad_row, verdict.executable_rows) == (False, 0, 0)
 
 
+@pytest.mark.usefixtures('judging')
 def test_an_unreadable_chunk_is_survived(policy: Policy) -> None:
     msg = convert.chunk_to_msg(policy.chunk())
     msg.actions = msg.actions[:-1]
@@ -157,6 +166,7 @@ def test_an_unreadable_chunk_is_survived(policy: Policy) -> None:
     assert policy.verdict(policy.send()).ok
 
 
+@pytest.mark.usefixtures('judging')
 def test_obstacles_count_when_they_are_told(policy: Policy) -> None:
     x, y, z = (-0.6 + 0.64, 0.12, 0.2)
     wall = Obstacle(name='wall', shape=Obstacle.BOX, size=[0.4, 0.02, 0.4])
@@ -175,6 +185,7 @@ def test_obstacles_count_when_they_are_told(policy: Policy) -> None:
     policy.row = (0.0, 0.02, 0.0)
 
 
+@pytest.mark.usefixtures('judging')
 def test_a_dry_run_judges_from_where_it_is_told_and_moves_nothing(policy: Policy) -> None:
     call = lambda **fields: policy.edge.call('guard/dry_run_chunk', DryRunChunk, **fields)  # noqa: E731
     down = policy.chunk(actions=np.tile(np.float32([0, 0, -0.2, 1]), (16, 1)), start_ns=5)
