@@ -8,7 +8,10 @@ from chunkpilot_core import robot as robots
 from chunkpilot_core.clearance.runtime.bodies import Obstacle, Shape
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.prediction.inverse import inverse_along
+from chunkpilot_core.prediction.path import PathMaker
 from chunkpilot_core.prediction.predictor import Predictor
+from chunkpilot_core.prediction.rates import time_scale
+from chunkpilot_core.safety.runtime.limiter import Limiter
 from chunkpilot_core.types import (
     ActionChunk,
     ActionGroup,
@@ -119,6 +122,28 @@ def test_the_seam_with_the_present_counts(jump: float, ok: bool) -> None:
     if not ok:
         assert verdict.check == 'time_scale'
         assert 'row 0: panda_joint1' in verdict.reason
+
+
+@pytest.mark.parametrize(('way', 'ok'), [(1.0, False), (-1.0, True)], ids=['towards', 'away'])
+def test_near_the_end_of_its_range_a_joint_has_to_be_slower(way: float, ok: bool) -> None:
+    limit = replace(ROBOT.limits[1], velocity_offset=0.2, deceleration_limit=2.585)
+    robot = replace(ROBOT, limits=(ROBOT.limits[0], limit, *ROBOT.limits[2:]))
+    at = HOME.copy()
+    at[1] = limit.max_position - 0.08  # where 0.44 rad/s are allowed towards the end
+    rows = np.tile(at[:7], (16, 1))
+    rows[:, 1] += way * DT * np.cumsum([0.5, 0.3, 0.1] + [0.0] * 13)
+    speed = np.zeros(9)
+    speed[1] = way * 0.5
+    path = PathMaker(Kinematics(robot), Limiter(robot, 0.01), 16).make(
+        JOINTS, chunk_of(rows, JOINTS), rows.astype(np.float32), present(at, speed), NOW
+    )
+    found = time_scale(path, Limiter(robot, 0.01), 0.8)
+    plain = time_scale(path, Limiter(ROBOT, 0.01), 0.8)
+    assert plain.scale == 1.0
+    assert (found.scale == 1.0) is ok
+    if not ok:
+        assert found.scale == pytest.approx(0.75, abs=0.05)  # at the end of row 0
+        assert 'panda_joint2' in found.reason
 
 
 @pytest.mark.matrix(16)

@@ -11,6 +11,7 @@ from chunkpilot_core.prediction.path import Path
 from chunkpilot_core.safety.runtime.limiter import Limiter
 import numpy as np
 
+STANDING = 1e-3  # [rad/s]; where no speed is allowed at all, slower than this is none
 SEAM_ROWS = 3.0  # over which execution lets a change of velocity at the seam happen
 
 
@@ -31,13 +32,15 @@ def time_scale(path: Path, limiter: Limiter, enough: float) -> Rates:
     :param enough: rows that need no slower than this are left as they are
     """
     n = limiter.n_arm
-    speed = path.velocities[:, :n]
+    velocities = path.velocities
+    speed = velocities[:, :n]
     before = np.vstack((path.velocity[None, :n], speed[:-1]))
     spans = np.append(
         SEAM_ROWS * path.durations[:1], (path.durations[1:] + path.durations[:-1]) / 2.0
     )
     rate = (speed - before) / spans[:, None]
-    fast = np.abs(speed) / limiter.max_velocity[:n]
+    limits = np.maximum(limiter.limits_along(path.positions[1:], velocities)[:, :n], STANDING)
+    fast = np.abs(speed) / limits
     sharp = np.sqrt(np.abs(rate) / limiter.max_acceleration[:n])
     need = np.maximum(fast, sharp)
     i, joint = (int(at) for at in np.unravel_index(int(np.argmax(need)), need.shape))
@@ -45,7 +48,7 @@ def time_scale(path: Path, limiter: Limiter, enough: float) -> Rates:
         return Rates(1.0)
     name = limiter.joints[joint]
     if fast[i, joint] >= sharp[i, joint]:
-        value, limit, unit = speed[i, joint], limiter.max_velocity[joint], 'rad/s'
+        value, limit, unit = speed[i, joint], limits[i, joint], 'rad/s'
     else:
         value, limit, unit = rate[i, joint], limiter.max_acceleration[joint], 'rad/s2'
     reason = f'{name} would do {value:.2f} {unit}, limit {limit:.2f} {unit}'

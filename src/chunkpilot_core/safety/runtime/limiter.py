@@ -192,6 +192,13 @@ class Limiter:
         room = np.minimum(self.hard_upper - position, position - self.hard_lower)
         return np.minimum(self.max_velocity, self._near_end(room, dt))
 
+    def limits_along(self, position: F64, velocity: F64) -> F64:
+        """Return how fast joints may be where they are, moving as they do, shape (..., J)."""
+        if not self._slow_ends.any():
+            return np.broadcast_to(self.max_velocity, np.shape(position))
+        room = np.where(velocity > 0.0, self.hard_upper - position, position - self.hard_lower)
+        return np.minimum(self.max_velocity, self._near_end(room, 0.0))
+
     def _near_end(self, room: F64, dt: float) -> F64:
         """
         Return how fast joints may be with so much room, (J,), where the limit depends on it.
