@@ -589,6 +589,29 @@ def test_a_speed_of_next_to_nothing_stands_still(scale: float) -> None:
     assert abs(rig.commands[-1].row_ns - rig.now) < 1e9
 
 
+@pytest.mark.parametrize('scale', [0.0, 0.02, 0.3, 1.0])
+def test_however_slow_the_arm_no_row_is_sent_long_after_it_is_too_old(scale: float) -> None:
+    spec = PolicySpec('fake', 'fake', 1, EE, 16, 0.04, max_row_age_s=0.3)
+    rig = Rig(Fixed(Fixed.Config(16)), spec=spec).started()
+    rig.ticks(10)
+    rig.executor.set_speed_scale(scale)
+
+    def go_on(count: int) -> None:
+        for _ in range(count):
+            if rig.tick().request is not None:
+                assert rig.answer() is None
+
+    go_on(150)
+    old = [c.stamp_ns - c.observation_stamp_ns for c in rig.commands if c.row >= 0]
+    assert max(old) < 0.42e9
+    asked = len(rig.requests)
+    assert asked > 2, 'it goes on asking, and goes on when it may'
+    rig.executor.set_speed_scale(1.0)
+    at = rig.x
+    go_on(60)
+    assert rig.x > at + 0.05
+
+
 def test_a_stalled_process_does_not_jump_along_the_path() -> None:
     rig = Rig(Fixed(Fixed.Config(16))).started()
     rig.ticks(5)

@@ -63,8 +63,8 @@ class ChunkVerdict(Check):
         """Compare the row that runs with what is known of its chunk."""
         command = situation.flow.accepted
         if command is None or command.row < 0 or not command.chunk_id:
-            self._chunk = Id()
-            return self._news(situation)
+            self._leave()
+            return self._news(situation) or self._used_up(command, situation)
         verdict = verdict_of(situation, command.chunk_id)
         self._follow(command, situation)
         if verdict is not None:
@@ -78,13 +78,29 @@ class ChunkVerdict(Check):
         """Keep count of where in which row the plan is."""
         passed_s = seconds(situation.now_ns - situation.last_ns) if situation.last_ns else 0.0
         if command.chunk_id != self._chunk:
-            if self._chunk:
-                self._spent += max(self._row + 1 - self._first, 0)
+            self._leave()
             self._chunk, self._first, self._length = command.chunk_id, command.row, 0
         elif command.row == self._row:
             self._passed_s += max(passed_s, 0.0) * situation.speed_scale
             return
         self._row, self._passed_s = command.row, 0.0
+
+    def _leave(self) -> None:
+        """Count the rows of the chunk that ran, and forget it."""
+        if self._chunk:
+            self._spent += max(self._row + 1 - self._first, 0)
+        self._chunk = Id()
+
+    def _used_up(self, command: Command | None, situation: Situation) -> Finding | None:
+        """Stand still between chunks, too, when no row may run without a verdict any more."""
+        config = self.config
+        waits = config.require and self._spent >= config.free_rows and situation.policy_drives
+        if command is None or not waits:
+            return None
+        reason = f'{self._spent} rows ran without a verdict, and none has come'
+        value, limit = float(self._spent), float(config.free_rows)
+        escalate = self._waits(0.0, situation)
+        return Finding(Reaction.SLOW, reason, 'chunk', value, limit, scale=0.0, escalate=escalate)
 
     def _judged(
         self, command: Command, verdict: Verdict | None, situation: Situation

@@ -26,6 +26,8 @@ from chunkpilot_core.types import (
 )
 import numpy as np
 
+GRACE_S = 0.1  # a row under way may end so long after it has become too old
+
 
 class PlanQueue:
     """
@@ -225,8 +227,8 @@ class PlanQueue:
         :param measured: shape (T,)
         """
         self._cut_by_age(now_ns)
-        if slope == 0.0:
-            self._leave_standing(now_ns)
+        if slope < 1.0:
+            self._leave_slowed(now_ns, slope)
         goal_ns = self.clock.plan_ns + round(slope * elapsed_ns)
         plan_ns = self.clock.plan_ns
         while True:
@@ -263,23 +265,26 @@ class PlanQueue:
         if seconds(now_ns - plan.chunk.observation_stamp_ns) > plan.max_age_s:
             self.shorten(plan, 0, 'age')
 
-    def _leave_standing(self, now_ns: int) -> None:
+    def _leave_slowed(self, now_ns: int, slope: float) -> None:
         """
-        Let the row under way go when plan time stands and it was cut or is old: its end may never
+        Let the row under way go when it was cut or is old, and its end may be far away, or never
         come. A chunk that waits takes over where the arm is.
         """
         plan = self.active
         if plan is None:
             return
-        age_s = seconds(now_ns - plan.chunk.observation_stamp_ns)
-        if not (plan.decision.cut or age_s > plan.max_age_s):
+        overdue_s = seconds(now_ns - plan.chunk.observation_stamp_ns) - plan.max_age_s
+        if slope > 0.0 and overdue_s <= GRACE_S:
+            return
+        if slope == 0.0 and not (plan.decision.cut or overdue_s > 0.0):
             return
         if self.next is not None:
             self.next.begin_now(self.clock.plan_ns)
             return
+        _, velocity = self._position(self.clock.plan_ns, slope)
         self._retire(plan)
         self.active = None
-        self.motion.stop(now_ns, None)
+        self.motion.stop(now_ns, velocity if self._decelerate and slope > 0.0 else None)
 
     def target(self, now_ns: int) -> tuple[F64, F64]:
         """Return target and velocity (T,) now, and remember them as commanded."""
