@@ -18,12 +18,14 @@ from chunkpilot_core.types import (
     ChunkPart,
     ChunkRequest,
     Command,
+    GuardEvent,
     GuardStatus,
     HorizonDecision,
     Id,
     Kind,
     Observation,
     PolicySpec,
+    Reaction,
 )
 import numpy as np
 import pytest
@@ -158,6 +160,42 @@ def test_the_delay_is_that_of_the_first_rows() -> None:
             rig.ticks(5)
             assert rig.receive(part) is None
     assert rig.stats.delay_p50_s == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize('after_ticks', [2, 40], ids=['while it runs', 'after its rows ran out'])
+def test_rows_that_the_guard_withdrew_do_not_come_back_with_later_parts(after_ticks: int) -> None:
+    rig = Rig()
+    rig.ticks(1)
+    parts = [replace(part, id=Id(9, 1 + i)) for i, part in enumerate(rig.stream())]
+    assert rig.receive(parts[0]) is None
+    rig.ticks(after_ticks)
+    armed = ArmState.ARMED
+    event = GuardEvent(
+        rig.now, 1, 'replan', armed, armed, Reaction.REPLAN, check='chunk_verdict', reason='bad',
+        chunk_id=parts[0].id, keep_rows=6,
+    )  # fmt: skip
+    assert not rig.executor.replan(event, rig.now), 'no more than four rows are there yet'
+    for part in parts[1:]:
+        assert rig.receive(part) is None
+        rig.ticks(2)
+    rig.ticks(60)
+    assert max(command.row for command in rig.commands) == 5
+    assert rig.decisions[-1].reason == 'guard: rows were withdrawn'
+
+
+def test_rows_that_the_guard_withdrew_are_no_tail_to_run_while_an_answer_is_late() -> None:
+    rig = Rig(Fixed(Fixed.Config(4)), starvation='late')
+    rig.ticks(1)
+    whole = rig.stream()[-1]
+    assert rig.receive(whole) is None
+    rig.ticks(2)
+    armed = ArmState.ARMED
+    event = GuardEvent(
+        rig.now, 1, 'replan', armed, armed, Reaction.REPLAN, chunk_id=whole.id, keep_rows=7
+    )
+    rig.executor.replan(event, rig.now)
+    rig.ticks(60)
+    assert max(command.row for command in rig.commands) == 6
 
 
 def test_better_rows_take_the_place_of_those_that_have_not_started_without_a_jump() -> None:

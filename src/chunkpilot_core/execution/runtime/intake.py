@@ -94,6 +94,7 @@ class Intake:
         decided = self._decide(changed, max(plan.last_started, plan.first), max_age_s, now_ns)
         if not isinstance(decided, str):
             changed, decision = decided
+            decision = self._queue.bounded(plan, decision)
             if (decision.chosen, decision.reason) != (plan.stop, plan.decision.reason):
                 self._queue.decide(decision)
             self._queue.count.chosen_rows += decision.chosen - plan.decision.chosen

@@ -27,6 +27,7 @@ class Plan:
     last_started: int
     begun_ns: int
     known: int
+    limit: int = 1 << 30  # rows that may run, whatever comes later of the chunk
 
     @property
     def end_ns(self) -> int:

@@ -154,7 +154,7 @@ class PlanQueue:
         self.count.rows_accepted -= plan.chunk.horizon
         self.count.rows_late -= plan.rows_late + ran
         self.next = lay(plan.chunk, plan.start_ns, self.clock.plan_ns, decision, plan.max_age_s)
-        self.ended = None
+        self.next.limit, self.ended = plan.limit, None
 
     def decide(self, decision: HorizonDecision) -> None:
         """Let a decision be published."""
@@ -199,6 +199,9 @@ class PlanQueue:
         :returns: whether rows that would have run now don't
         """
         waiting = self.next
+        for plan in (waiting, self.active, self.ended):
+            if plan is not None and plan.chunk.id == chunk_id:
+                plan.limit = min(plan.limit, rows)
         if waiting is not None and waiting.chunk.id == chunk_id and rows <= waiting.first:
             self._retire(waiting)
             self.next = None
@@ -212,6 +215,13 @@ class PlanQueue:
                 self.shorten(plan, rows, reason)
                 return True
         return False
+
+    def bounded(self, plan: Plan, decision: HorizonDecision) -> HorizonDecision:
+        """Return a horizon for more rows of a chunk without those that were withdrawn."""
+        if decision.chosen <= plan.limit:
+            return decision
+        stop = self._earliest(plan, plan.limit)
+        return replace(decision, chosen=stop, reason='guard: rows were withdrawn', cut=True)
 
     @staticmethod
     def _earliest(plan: Plan, stop: int) -> int:
@@ -382,7 +392,7 @@ class PlanQueue:
         self.count.largest_merge_jerk = max(self.count.largest_merge_jerk, jerk)
 
     def _extend(self, plan: Plan) -> bool:
-        if plan.decision.cut or plan.stop >= plan.known:
+        if plan.decision.cut or plan.stop >= min(plan.known, plan.limit):
             return False
         plan.stop += 1
         plan.decision = replace(plan.decision, chosen=plan.stop, reason='late')
