@@ -296,6 +296,53 @@ def test_obstacles_that_move_are_where_new_ones_would_be(clearance: Clearance) -
     assert np.array_equal(clearance.sweep(poses), fresh.sweep(poses))
 
 
+def surrounded() -> list[Obstacle]:
+    """Something in every shape, in the world and in the hand."""
+    turn = np.array([0.3, -0.2, 0.4, 0.8])
+    turn /= np.linalg.norm(turn)
+    return [
+        box(at=(0.05, 0.34, 0.1), size=(0.1, 0.1, 0.2)),
+        Obstacle('ball', Shape.SPHERE, (0.05,), np.array([0.0, -0.36, 0.1]), UPRIGHT),
+        Obstacle('post', Shape.CAPSULE, (0.03, 0.4), np.array([0.3, 0.0, 0.2]), turn),
+        Obstacle('pen', Shape.CAPSULE, (0.01, 0.15), np.array([0.02, 0.0, 0.05]), turn, TOOL),
+    ]
+
+
+def test_no_distance_changes_by_more_than_its_levers_allow(clearance: Clearance) -> None:
+    clearance.set_obstacles(surrounded())
+    rng = np.random.default_rng(9)
+    far = np.full(len(clearance.pairs), 3.0)
+    for _ in range(60):
+        one = rng.uniform(LOWER, UPPER)
+        other = one + rng.choice([0.02, 0.3]) * rng.normal(size=9)
+        poses = np.clip([one, other], LOWER, UPPER)
+        found = clearance.sweep(poses, reach=far)
+        apart = (found > 0.0).all(axis=0)  # how deep hulls are in each other is not as smooth
+        most = np.abs(poses[1] - poses[0]) @ clearance.levers + 1e-5
+        assert np.all(np.abs(found[1] - found[0])[apart] <= most[apart])
+
+
+def test_a_way_in_ticks_has_the_distances_of_each_pose(clearance: Clearance) -> None:
+    """What was measured before changes nothing, however the arm got there."""
+    fresh = registry.get('clearance', type(clearance).__module__.rpartition('.')[2])
+    rng = np.random.default_rng(10)
+    pose, velocity, near = HOME, np.zeros(9), 0
+    for tick in range(400):
+        if tick % 100 == 50:
+            clearance.set_obstacles(surrounded())
+        reach = np.array([clearance.slow + 0.03, clearance.slow])
+        velocity = 0.9 * velocity + rng.normal(size=9) * 0.3
+        pose = np.clip(pose + 0.02 * velocity, LOWER, UPPER)
+        poses = np.clip([pose, pose + 0.1 * velocity], LOWER, UPPER)
+        found = clearance.sweep(poses, reach=reach)
+        if tick % 5 == 0:
+            other = fresh(ROBOT)
+            other.set_obstacles(clearance.obstacles)
+            assert np.array_equal(found, other.sweep(poses, reach=reach))
+            near += int((found < reach).sum())
+    assert near > 100
+
+
 def test_what_is_held_is_looked_at_as_a_part_of_the_arm(clearance: Clearance) -> None:
     cube = box('cube', at=(0, 0, 0.02), size=(0.04, 0.04, 0.04), frame=TOOL)
     clearance.set_obstacles([cube, box('shelf', at=(0.0, 0.0, 0.6))])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from chunkpilot_core.clearance.runtime import bodies
 from chunkpilot_core.clearance.runtime.bodies import Obstacle
+from chunkpilot_core.clearance.runtime.levers import levers
 from chunkpilot_core.errors import ConfigError, InvalidDataError
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.robot import Robot
@@ -21,8 +22,9 @@ class Clearance(ABC):
     Distances of a robot's bodies to each other, to its surroundings and to what it holds.
 
     P is the number of pairs; ``names`` (P,) are like 'link5-hand', 'finger1-table'; nearer than
-    ``stop`` (P,) [m] a pair may not come, nearer than ``slow`` (P,) only slowly. All three change
-    with :meth:`set_obstacles`, which ``version`` counts.
+    ``stop`` (P,) [m] a pair may not come, nearer than ``slow`` (P,) only slowly; ``levers`` (J, P)
+    are as of :func:`levers`. All of them change with :meth:`set_obstacles`, which ``version``
+    counts.
     """
 
     @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Clearance(ABC):
     names: tuple[str, ...]
     stop: F64
     slow: F64
+    levers: F64
     version = 0
 
     def __init__(self, robot: Robot, config: 'Clearance.Config | None' = None) -> None:
@@ -57,7 +60,8 @@ class Clearance(ABC):
 
         :param joints: shape (N, J), finite
         :param arm: :meth:`Kinematics.frames_along` of them, shape (N, n + 1, 4, 4)
-        :param reach: of pairs farther apart any number from here on will do, shape (P,) [m]
+        :param reach: of pairs farther apart any number from here on will do, of shape
+            (P,) or (N, P) [m]
         """
 
     def set_obstacles(self, obstacles: Sequence[Obstacle]) -> None:
@@ -89,7 +93,8 @@ class Clearance(ABC):
 
         :param joints: shape (N, J) [rad, m], fingers last
         :param arm: where that puts the arm, as of :meth:`Kinematics.frames_along`, if known
-        :param reach: what is farther apart is not told, shape (P,) [m]; default ``REACH_M``
+        :param reach: what is farther apart is not told, shape (P,) or (N, P) [m]; default
+            ``REACH_M``
         :raises InvalidDataError: wrong shape, or not finite
         """
         joints = np.asarray(joints, float)
@@ -111,6 +116,8 @@ class Clearance(ABC):
         self.surroundings = (*self._fixed, *obstacles)
         self.version += 1
         if self.version > 1 and [o.kind for o in before] == [o.kind for o in obstacles]:
+            if any(obstacle.held for obstacle in obstacles):
+                self.levers = self._levers()
             self._moved()
             return
         self.pairs = bodies.pairs(self.collision, self.surroundings)
@@ -118,7 +125,11 @@ class Clearance(ABC):
         self.names = tuple(f'{first}-{second}' for first, second in self.pairs)
         self.stop, self.slow = bodies.thresholds(self.collision, self.pairs, held)
         self._reach = np.full(len(self.pairs), REACH_M)
+        self.levers = self._levers()
         self._changed()
+
+    def _levers(self) -> F64:
+        return levers(self.robot, self.collision, self.surroundings, self.pairs)
 
     def _changed(self) -> None:  # noqa: B027 - optional
         """Prepare for new ``surroundings`` and ``pairs``."""

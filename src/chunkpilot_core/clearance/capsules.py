@@ -95,7 +95,7 @@ class Capsules(Clearance):
             near[..., 0, :] -= self._place
             if self._turned:  # rows times R are columns times R transposed: into the box's frame
                 near = near @ self._turn
-            far = self._skin + reach[self._boxed.columns]
+            far = self._skin + reach[..., self._boxed.columns]
             self._boxed.put(out, box_distances(near, self._half, far) - self._skin)
         return out
 

@@ -10,16 +10,16 @@ from typing import Any
 import xml.etree.ElementTree as ElementTree
 
 from chunkpilot_core.clearance.base import Clearance
-from chunkpilot_core.clearance.runtime.balls import Balls
 from chunkpilot_core.clearance.runtime.bodies import Frames, Obstacle, Shape, transform
 from chunkpilot_core.clearance.runtime.meshes import find_urdf, link_points
+from chunkpilot_core.clearance.runtime.pairwise import Pairwise
 from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.types import F64
 import numpy as np
 
 
-class Coal(Clearance):
+class Coal(Pairwise):
     """Meshes where the URDF has some; surroundings as they are."""
 
     def __init__(self, robot: Robot, config: Clearance.Config | None = None) -> None:
@@ -60,7 +60,7 @@ class Coal(Clearance):
         names = [body.name for body in self.collision.bodies]
         index = {name: i for i, name in enumerate([*names, *(o.name for o in self.surroundings)])}
         self._of = [(index[first], index[second]) for first, second in self.pairs]
-        self._balls = Balls(frames, self.collision, self.surroundings, self.pairs)
+        self._watch()
         self._where, self._mounts = np.array(where), np.array(mounts)
         self._shapes = shapes  # Coal keeps no reference of its own
         places = [self._coal.Transform3s() for _ in shapes]
@@ -77,23 +77,22 @@ class Coal(Clearance):
             for first, second in self._of
         ]
 
-    def measure(self, joints: F64, arm: F64, reach: F64) -> F64:
-        """Return the distances of all pairs, shape (N, P) [m]."""
-        frames = self._frames.at(joints, arm)
-        least = self._balls.at_least(frames)
-        where = frames[:, self._where] @ self._mounts
-        turns, places = where[..., :3, :3], where[..., :3, 3]
-        out = np.empty(least.shape)
-        out[:] = reach
-        clear = self._result.clear
-        for row in range(len(joints)):
-            near = np.flatnonzero(least[row] < reach).tolist()
-            for i in {shape for pair in near for shape in self._of[pair]}:
-                self._put[i](turns[row, i], places[row, i])
-            for pair in near:
-                clear()
-                out[row, pair] = self._ask[pair]()
-        return out
+    def _poses(self, frames: F64) -> F64:
+        poses: F64 = frames[:, self._where] @ self._mounts
+        return poses
+
+    def _place(self, joints: F64, poses: F64 | None, pairs: list[int]) -> None:
+        assert poses is not None
+        turns, places = poses[:, :3, :3], poses[:, :3, 3]
+        for i in {shape for pair in pairs for shape in self._of[pair]}:
+            self._put[i](turns[i], places[i])
+
+    def _apart(self, pairs: list[int], reach: list[float]) -> list[float]:
+        clear, found = self._result.clear, []
+        for pair in pairs:
+            clear()
+            found.append(float(self._ask[pair]()))
+        return found
 
     def _hull(self, points: F64) -> Any:
         corners = self._coal.StdVec_Vec3s()

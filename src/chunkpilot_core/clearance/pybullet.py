@@ -1,8 +1,7 @@
 """
 Distances of the URDF's meshes (their convex hulls) by PyBullet, in a world of its own.
 
-Joints are set directly: nothing is simulated. Pairs whose bounding balls are out of reach are not
-asked for, so that a pose costs about as much as there is near it.
+Joints are set directly: nothing is simulated.
 """
 
 from functools import partial
@@ -16,14 +15,13 @@ from weakref import finalize
 
 from chunkpilot_core import rotations
 from chunkpilot_core.clearance.base import Clearance
-from chunkpilot_core.clearance.runtime.balls import Balls
 from chunkpilot_core.clearance.runtime.bodies import Frames, Obstacle, Shape
 from chunkpilot_core.clearance.runtime.meshes import find_urdf
+from chunkpilot_core.clearance.runtime.pairwise import Pairwise
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.sim.bullet import silence
 from chunkpilot_core.types import F64
-import numpy as np
 
 GRAIN_M = 0.002
 DISTANCE = 8  # place of the distance in what PyBullet tells of a contact
@@ -32,7 +30,7 @@ DISTANCE = 8  # place of the distance in what PyBullet tells of a contact
 Sized = tuple[Shape, tuple[float, ...]]
 
 
-class PyBullet(Clearance):
+class PyBullet(Pairwise):
     """Meshes where the URDF has some; surroundings as they are."""
 
     def __init__(self, robot: Robot, config: Clearance.Config | None = None) -> None:
@@ -60,7 +58,7 @@ class PyBullet(Clearance):
 
     def _moved(self) -> None:
         self._place_surroundings()
-        self._balls = Balls(self._frames, self.collision, self.surroundings, self.pairs)
+        self._watch()
         self._held = [(number, other.pose) for other, number in self._made.values() if other.held]
 
     def _place_surroundings(self) -> None:
@@ -88,25 +86,22 @@ class PyBullet(Clearance):
                     number, list(other.position), list(other.orientation)
                 )
 
-    def measure(self, joints: F64, arm: F64, reach: F64) -> F64:
-        """Return the distances of all pairs, shape (N, P) [m]."""
-        frames = self._frames.at(joints, arm)
-        least = self._balls.at_least(frames)
-        out = np.empty(least.shape)
-        out[:] = reach
-        client, closest = self._client, self._client.getClosestPoints
-        limits = reach.tolist()
-        for row in range(len(joints)):
-            near = np.flatnonzero(least[row] < reach).tolist()
-            values = [[value] for value in joints[row].tolist()]
-            client.resetJointStatesMultiDof(self._arm, self._joint_of, values)
-            self._carry(frames[row])
-            for i in near:
-                first, link, second, other = self._places[i]
-                points = closest(first, second, limits[i], link, other)
-                if points:
-                    out[row, i] = min([point[DISTANCE] for point in points])
-        return out
+    def _follows(self) -> bool:
+        return bool(self._held)
+
+    def _place(self, joints: F64, poses: F64 | None, pairs: list[int]) -> None:
+        values = [[value] for value in joints.tolist()]
+        self._client.resetJointStatesMultiDof(self._arm, self._joint_of, values)
+        if poses is not None:
+            self._carry(poses)
+
+    def _apart(self, pairs: list[int], reach: list[float]) -> list[float]:
+        closest, found = self._client.getClosestPoints, []
+        for pair, limit in zip(pairs, reach, strict=True):
+            first, link, second, other = self._places[pair]
+            points = closest(first, second, limit, link, other)
+            found.append(min([point[DISTANCE] for point in points]) if points else limit)
+        return found
 
     def _carry(self, frames: F64) -> None:
         """Put what is held where the tool is."""

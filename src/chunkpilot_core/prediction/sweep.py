@@ -47,7 +47,6 @@ class Sweeper:
 
     def surroundings_changed(self) -> None:
         """Follow :meth:`Clearance.set_obstacles`."""
-        self._levers = _levers(self._clearance)
         self._working = self._clearance.stop < WORKING_M
 
     def sweep(self, positions: F64, rows: NDArray[np.intp], checked: int) -> Swept:
@@ -101,7 +100,7 @@ class Sweeper:
     def _between(self, positions: F64, distances: F64, limits: F64, checked: int) -> F64:
         """Return the smallest distances on the way to each point, (M, P); inf = far enough."""
         found = np.full((checked, distances.shape[1]), np.inf)
-        moved = np.abs(np.diff(positions[: checked + 1], axis=0)) @ self._levers
+        moved = np.abs(np.diff(positions[: checked + 1], axis=0)) @ self._clearance.levers
         ends = distances[:checked], distances[1 : checked + 1]
         low = (ends[0] + ends[1] - moved) / 2.0
         needed = np.minimum(limits[:checked], distances[0] - LEAVING_M)
@@ -121,10 +120,17 @@ class Sweeper:
             left -= count
             if left <= 0:
                 break
-        seen = self._clearance.sweep(np.concatenate(points))
+        seen = self._clearance.sweep(np.concatenate(points), reach=self._reach(ends[1], limits))
         seen = np.where(seen < distances[0] - LEAVING_M, seen, np.inf)
         np.minimum.at(found, np.array(owners), seen)
         return found
+
+    def _reach(self, distances: F64, limits: F64) -> F64:
+        """Return up to where distances between rows matter, (P,): by a flaw or as the smallest."""
+        stop = self._clearance.stop
+        smallest = stop + (distances - stop).min() + 1e-9
+        reach: F64 = np.maximum(smallest, limits.max(axis=0))
+        return reach
 
 
 def worse(one: Swept, other: Swept) -> Swept:
@@ -137,37 +143,3 @@ def worse(one: Swept, other: Swept) -> Swept:
         nearest.min_clearance,
         nearest.pair,
     )
-
-
-def _levers(clearance: Clearance) -> F64:
-    """
-    Return how far the bodies of a pair move past each other at most, shape (J, P) [m].
-
-    Per unit of each joint: those between the two bodies count, with the way from the joint's axis
-    to the farther body's farthest point.
-    """
-    robot, collision = clearance.robot, clearance.collision
-    arm, slides = robot.arm_joints, {slide.joint: slide for slide in collision.slides}
-    reach = np.cumsum([np.linalg.norm(link.xyz) for link in robot.chain])
-    last = len(arm) - 1
-    place, size = {}, {}
-    for body in collision.bodies:
-        slide = slides.get(body.frame)
-        place[body.name] = last if slide else arm.index(body.frame) if body.frame in arm else -1
-        size[body.name] = float(np.linalg.norm(slide.xyz)) if slide else 0.0
-        size[body.name] += max(
-            max(np.linalg.norm(capsule.start), np.linalg.norm(capsule.end)) + capsule.radius
-            for capsule in body.capsules
-        )
-    for thing in clearance.surroundings:
-        place[thing.name] = last if thing.held else -1
-        size[thing.name] = 0.0
-        if thing.held:
-            size[thing.name] = float(np.linalg.norm(robot.tool_xyz) + np.linalg.norm(thing.size))
-    out = np.zeros((len(robot.joints), len(clearance.pairs)))
-    for column, (first, second) in enumerate(clearance.pairs):
-        near, far = sorted((first, second), key=lambda name: place[name])
-        for joint in range(place[near] + 1, place[far] + 1):
-            out[joint, column] = reach[place[far]] - reach[joint] + size[far]
-        out[len(arm) :, column] = 1.0
-    return out

@@ -126,20 +126,21 @@ class Clearance(Check):
 
     def _measure(self, proposal: Proposal, distances: Distances) -> tuple[F64, F64 | None]:
         """Return the distances now, (P,), and next and at rest, (1 or 2, P); None = no motion."""
-        known = self._known
-        if known is not None and known[0] is proposal.position and known[1] == distances.version:
-            now = known[2]
+        known, (poses, frames) = self._known, _ahead(proposal)
+        moves_on = len(poses) == 2
+        rows = []
+        if known and known[0] is proposal.position and known[1] == distances.version:
+            rows.append(known[2])
         else:
-            now = distances.sweep(proposal.position[None], reach=distances.slow + BEYOND_M)[0]
-        self._known = proposal.next_position, distances.version, now
-        if np.array_equal(proposal.next_position, proposal.position):
-            return now, None
-        poses, frames = [proposal.next_position, proposal.stop_position], proposal.frames
-        if np.array_equal(poses[0], poses[1]):
-            poses, frames = poses[:1], frames if frames is None else frames[:1]
-        ahead = distances.sweep(np.array(poses), frames, distances.slow + BEYOND_M)
-        self._known = proposal.next_position, distances.version, ahead[0]
-        return now, ahead
+            poses, frames = [proposal.position, *poses], None
+        if poses:
+            reach = np.empty((len(poses), len(distances.pairs)))
+            reach[:] = distances.slow + BEYOND_M
+            if moves_on:
+                reach[-1] = distances.slow  # where the arm would rest nothing else matters
+            rows.extend(distances.sweep(np.array(poses), frames, reach))
+        self._known = proposal.next_position, distances.version, rows[:2][-1]
+        return rows[0], np.array(rows[1:]) if len(rows) > 1 else None
 
     def _object(self, worst: int, room: float, ahead: F64, situation: Situation) -> Finding:
         distances, proposal = situation.clearance, situation.proposal
@@ -158,6 +159,16 @@ class Clearance(Check):
         reason = f'{pair} {where} {nearest:.4f} m, not below {stop:.4f} m'
         reaction = Reaction.HOLD if insists else Reaction.SLOW
         return Finding(reaction, reason, pair, nearest, stop, brake=True)
+
+
+def _ahead(proposal: Proposal) -> tuple[list[F64], F64 | None]:
+    """Return where the arm goes next and would rest, with its frames; nothing if it stands."""
+    poses, frames = [proposal.next_position, proposal.stop_position], proposal.frames
+    if np.array_equal(poses[0], proposal.position):
+        return [], None
+    if np.array_equal(poses[0], poses[1]):
+        return poses[:1], frames if frames is None else frames[:1]
+    return poses, frames
 
 
 def _nearest(distances: Distances, found: F64) -> dict[str, float]:

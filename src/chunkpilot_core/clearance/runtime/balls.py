@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from chunkpilot_core import rotations
 from chunkpilot_core.clearance.runtime.bodies import Frames, Obstacle, Shape, transform
+from chunkpilot_core.clearance.runtime.levers import EXTRA
 from chunkpilot_core.collision import Collision
 from chunkpilot_core.types import F64
 import numpy as np
-
-EXTRA = 0.005  # [m] by which a mesh may stand out over its capsules
 
 
 class Balls:

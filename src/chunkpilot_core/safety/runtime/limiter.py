@@ -44,7 +44,7 @@ class _Box:
 
     def ends(self) -> tuple[F64, F64]:
         """Return lowest and highest allowed velocity; acceleration overrules the other limits."""
-        return self.clip(self.slowest - np.inf), self.clip(self.fastest + np.inf)
+        return self.clip(self.slowest), self.clip(self.fastest)
 
 
 class Limiter:
@@ -73,6 +73,7 @@ class Limiter:
             robot.limit_array(name) for name in ('velocity_offset', 'deceleration_limit')
         )
         self._slow_ends = np.isfinite(limit)
+        self._eases = bool(self._slow_ends.any())
         self._easing = np.where(self._slow_ends, np.minimum(limit, self.max_acceleration), 0.0)
         for name in ('lower', 'upper', 'max_velocity', 'max_acceleration'):
             if not np.all(np.isfinite(getattr(self, name))):
@@ -131,7 +132,8 @@ class Limiter:
             share = _share(way[:n] / dt, closing[:n], low[:n] - drift[:n], high[:n] - drift[:n])
             changed = share is None
             if share is not None:
-                wish[:n] = np.clip(drift[:n] + share * (way[:n] / dt), low[:n], high[:n])
+                together = drift[:n] + share * (way[:n] / dt)
+                wish[:n] = np.minimum(np.maximum(together, low[:n]), high[:n])
                 follows[:n] = share == 1.0
         moved = np.where(follows, aim, position + wish * dt)
         return Step(moved, wish, changed)
@@ -141,7 +143,7 @@ class Limiter:
         n = self.n_arm
         lost = self.max_acceleration * dt
         ticks = float((np.abs(velocity[:n]) / lost[:n]).max())
-        wish = velocity - np.clip(velocity, -lost, lost)
+        wish = velocity - np.minimum(np.maximum(velocity, -lost), lost)
         wish[:n] = velocity[:n] * (1.0 - 1.0 / ticks) if ticks > 1.0 else 0.0
         allowed = self._box(position, velocity, dt, 1.0, 1.0).clip(wish)
         changed = bool(np.abs(allowed[:n] - wish[:n]).max() > SLACK)
@@ -170,12 +172,12 @@ class Limiter:
         n, gain = self.n_arm, self.max_acceleration * dt
         speed = self.max_velocity.copy()
         speed[:n] *= scale
-        outside = (position < self.lower - REST) | (position > self.upper + REST)
+        room = np.array((self.upper - position, position - self.lower))
+        outside = room < -REST
         if outside.any():
-            speed = np.where(outside, np.minimum(speed, INWARD_SPEED), speed)
-        up = braking_speed(np.maximum(self.upper - position, 0.0), self.max_acceleration, dt)
-        down = braking_speed(np.maximum(position - self.lower, 0.0), self.max_acceleration, dt)
-        if self._slow_ends.any():
+            speed = np.where(outside.any(axis=0), np.minimum(speed, INWARD_SPEED), speed)
+        up, down = braking_speed(np.maximum(room, 0.0), self.max_acceleration, dt)
+        if self._eases:
             up = np.minimum(up, self._near_end(self.hard_upper - position, dt))
             down = np.minimum(down, self._near_end(position - self.hard_lower, dt))
         slowest, fastest = -np.minimum(speed, down), np.minimum(speed, up)
@@ -187,7 +189,7 @@ class Limiter:
 
     def speed_limits(self, position: F64, dt: float) -> F64:
         """Return the largest speed of each joint towards the nearer end of its range, (J,)."""
-        if not self._slow_ends.any():
+        if not self._eases:
             return self.max_velocity
         room = np.minimum(self.hard_upper - position, position - self.hard_lower)
         return np.minimum(self.max_velocity, self._near_end(room, dt))
@@ -256,7 +258,7 @@ def braking_speed(room: F64, acceleration: F64, dt: float) -> F64:
     A little more careful than :func:`stopping_speed`, so that it holds whatever the length of the
     ticks to come.
 
-    :param room: distance to a limit, shape (J,), not negative
+    :param room: distance to a limit, shape (..., J), not negative
     """
     gain = acceleration * dt
     speed: F64 = np.sqrt(gain * gain + 2.0 * acceleration * room) - gain
