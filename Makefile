@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ACTIVATE := source ./env.sh
 MYPY_PATHS := src/chunkpilot_core
+# In a process of its own: DDS may crash when a node is destroyed on a busy machine, and that is one test, not all.
+ISOLATED := -n 1
 FILES ?= .
 
 .DEFAULT_GOAL := help
@@ -25,9 +27,9 @@ test: setup  ## the tests that take seconds: unit, property, node, graph
 # Hundreds of these start real processes on machines that are shared: what fails is told, and has
 # to pass when it is run once more, without the others.
 test-all: setup  ## every test
-	$(ACTIVATE) && export ROS_PYTHON_CHECK_FIELDS=1 && { python -m pytest $(PYTEST_ARGS) || \
+	$(ACTIVATE) && export ROS_PYTHON_CHECK_FIELDS=1 && { python -m pytest $(ISOLATED) $(PYTEST_ARGS) || \
 	  { test $$? -eq 1 && echo '== what failed, once more ==' && \
-	    python -m pytest --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }; }
+	    python -m pytest $(ISOLATED) --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }; }
 
 check: setup  ## format, lint, types
 	$(ACTIVATE) && ruff format --check . && ruff check . && mypy $(MYPY_PATHS)
