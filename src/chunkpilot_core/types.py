@@ -573,7 +573,8 @@ class ChunkVerdict:
     What a roll-out makes of a chunk before it runs; risks 0 to 1; see ChunkVerdict.msg.
 
     ``executable_rows`` may run: braking after them ends before ``first_bad_row`` (-1 = none). Of
-    one that is ok that field says something else, and is read as :attr:`first_slow_row`.
+    one that is ok that field says something else, and is read as :attr:`first_slow_row`. Of a bad
+    one ``best_sample`` numbers other rows that are good, see ``prediction.candidates``.
     """
 
     stamp_ns: int

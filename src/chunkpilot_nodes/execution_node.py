@@ -2,7 +2,8 @@
 Turns chunks into a steady stream of commands, and asks for the next one in time.
 
 Topics in: ``chunk``, ``observation``, ``joint_states``, ``guard/state``, ``guard/speed_scale``,
-``guard/events`` (wishes for another chunk), ``task``, ``episode``, ``policy/info``. Out:
+``guard/events`` (wishes for another chunk), ``chunk_verdict`` (other rows than those of a bad
+chunk), ``task``, ``episode``, ``policy/info``. Out:
 ``command`` (100 Hz while an episode runs and the guard is armed), ``chunk_request``, ``horizon``,
 ``execution_stats``, on wish ``plot/...``. All the thinking is in
 :class:`chunkpilot_core.execution.runtime.executor.Executor`.
@@ -17,6 +18,7 @@ from typing import Any
 from chunkpilot.msg import (
     ActionChunk,
     ChunkRequest,
+    ChunkVerdict,
     Command,
     EpisodeEvent,
     ExecutionStats,
@@ -112,6 +114,7 @@ class ExecutionNode(spin.SupervisedNode):
         subscribe(JointState, 'joint_states', self._on_joint_state, qos.SENSOR)
         subscribe(GuardState, 'guard/state', self._on_guard, qos.LATCHED)
         subscribe(GuardEvent, 'guard/events', self._on_guard_event, qos.EVENTS)
+        subscribe(ChunkVerdict, 'chunk_verdict', self._on_verdict, qos.RELIABLE_10)
         subscribe(Float64, 'guard/speed_scale', self._on_scale, qos.LATCHED)
         subscribe(EpisodeEvent, 'episode', self._on_episode, qos.LATCHED)
         subscribe(Task, 'task', self._on_task, qos.LATCHED)
@@ -160,6 +163,9 @@ class ExecutionNode(spin.SupervisedNode):
     def _on_guard_event(self, msg: GuardEvent) -> None:
         if msg.kind == 'replan':
             self._executor.replan(convert.guard_event_from_msg(msg), self.now_ns())
+
+    def _on_verdict(self, msg: ChunkVerdict) -> None:
+        self._executor.judged(convert.chunk_verdict_from_msg(msg))
 
     def _on_scale(self, msg: Float64) -> None:
         self._executor.set_speed_scale(float(msg.data))

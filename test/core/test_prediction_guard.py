@@ -4,7 +4,15 @@ from typing import Any
 
 from chunkpilot_core import spaces
 from chunkpilot_core.safety.chunk_verdict import ChunkVerdict as Check
-from chunkpilot_core.types import ActionChunk, ArmState, ChunkVerdict, Id, Reaction
+from chunkpilot_core.types import (
+    ActionChunk,
+    ArmState,
+    ChunkVerdict,
+    Id,
+    JointState,
+    Reaction,
+    RowSource,
+)
 import numpy as np
 import pytest
 
@@ -20,7 +28,7 @@ class Plan:
         self.rig, self.start = rig, rig.measured[:7].copy()
         self.plan_s = self.began_s = 0.0
         self.chunk, self.rows = 1, []
-        self.scale = 1.0
+        self.scale, self.source = 1.0, 'policy'
 
     def __call__(self) -> Any:
         self.plan_s += 0.01 * self.scale
@@ -28,7 +36,7 @@ class Plan:
         self.rows.append(row)
         target = self.start.copy()
         target[0] += 0.3 * np.sin(SPEED / 0.3 * self.plan_s)
-        return self.rig.joints(target, chunk_id=Id(3, self.chunk), row=row)
+        return self.rig.joints(target, chunk_id=Id(3, self.chunk), row=row, source=self.source)
 
     def ticks(self, count: int) -> list[float]:
         scales = []
@@ -149,6 +157,50 @@ def test_a_bad_chunk_that_still_waits_is_told_of_once(plan) -> None:
     assert set(plan.ticks(50)) == {1.0}
     wishes = [event for event in plan.rig.events if event.kind == 'replan']
     assert [(event.chunk_id, event.keep_rows) for event in wishes] == [(Id(3, 2), 0)]
+
+
+def test_rows_that_a_verdict_names_run_beyond_the_bad_one(plan) -> None:
+    plan.ticks(2)
+    bad(plan, 9, 8, best_sample=1)
+    plan.source = 'guided'
+    assert set(plan.ticks(60)) == {1.0}
+    assert max(plan.rows) > 12
+    assert not [event for event in plan.rig.events if event.kind == 'replan']
+
+
+def test_rows_that_the_policy_did_not_predict_are_recorded_as_the_guards(bench) -> None:
+    rig = bench().armed()
+    rig.guard.set_space(SPACE, ROW_S)
+    rig.guard.set_episode(True, 'episode', 'task')
+    state = JointState(0, rig.guard.robot.joints, rig.measured, np.zeros(9))
+    at = spaces.from_joints(SPACE, rig.guard.kinematics, state)
+    for i in range(24):
+        groups = spaces.command_groups(SPACE, at, np.zeros(4))
+        source = 'guided' if i >= 12 else 'policy'
+        rig.tick(rig.command(groups, row=i // 4, chunk_id=Id(4, 1), source=source))
+    rig.guard.set_episode(False)
+    sources = [source for batch in rig.guard.executed() for source in batch.sources]
+    assert sources == [RowSource.POLICY] * 3 + [RowSource.GUARD] * 2
+
+
+def test_the_chunks_own_rows_end_before_the_bad_one_and_then_another_is_asked_for(plan) -> None:
+    plan.ticks(2)
+    bad(plan, 9, 8, best_sample=1)  # execution does not follow
+    assert not [event for event in plan.rig.events if event.kind == 'replan']
+    scales = plan.ticks(120)
+    assert max(plan.rows) == 7
+    assert scales[-1] == 0.0
+    wishes = [event for event in plan.rig.events if event.kind == 'replan']
+    assert (wishes[0].chunk_id, wishes[0].keep_rows) == (Id(3, 1), 8)
+
+
+@pytest.mark.parametrize('ok', [True, False])
+def test_other_rows_than_the_chunks_own_run_only_if_the_verdict_is_about_them(plan, ok) -> None:
+    plan.source = 'guided'
+    plan.judge(ok)
+    assert plan.ticks(60)[-1] == 0.0
+    assert max(plan.rows) <= 2
+    assert 'not about the rows that run' in plan.rig.last.verdict.reason
 
 
 def test_what_must_run_slower_runs_at_that_fraction(plan) -> None:
@@ -277,7 +329,7 @@ def test_after_a_hold_everything_counts_anew(plan) -> None:
 def test_a_verdict_of_nonsense_is_a_bad_one(bench, field, value) -> None:
     plan = _armed(bench())
     plan.ticks(20)
-    plan.judge(**{field: value})
+    plan.judge(best_sample=1, **{field: value})
     plan.ticks(40)
     assert plan.rig.last.speed_scale == 0.0
     assert 'must be 0 to 1' in plan.rig.last.verdict.reason

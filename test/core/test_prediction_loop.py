@@ -4,6 +4,7 @@ from chunkpilot_core.clearance.runtime.bodies import Obstacle, Shape
 from chunkpilot_core.eval import runner
 from chunkpilot_core.eval.loop import Surroundings
 from chunkpilot_core.eval.prediction import Prediction
+from chunkpilot_core.types import ExecutedRows, RowSource
 import numpy as np
 import pytest
 
@@ -48,3 +49,26 @@ def test_a_roof_over_the_cube_is_not_touched_and_another_chunk_asked_for(loop) -
     seeing = loop.run(0, ENTRY.build(), None, known)
     assert seeing.touched == ()
     assert any('clearance' in reason and 'roof' in reason for reason in seeing.interrupts)
+
+
+def ledge(world, seed):
+    """Return a ledge before the cube, across the straight way to it."""
+    way = world.objects()['object'] - np.array([0.04, 0.0, 0.0])
+    angle = np.arctan2(way[1], way[0])
+    ahead = np.array([np.cos(angle), np.sin(angle)])
+    place = world.objects()['object'][:2] - 0.11 * ahead
+    turn = np.array([0.0, 0.0, np.sin(angle / 2.0), np.cos(angle / 2.0)])
+    return (Obstacle('ledge', Shape.BOX, (0.03, 0.1, 0.09), np.array([*place, 0.045]), turn),)
+
+
+def test_a_detour_leads_over_what_who_only_brakes_rests_in_front_of(loop) -> None:
+    known = Surroundings(ledge, held=(0.04, 0.04, 0.04))
+    stopped = loop.run(5, ENTRY.build(), None, {'surroundings': known, **PREDICTION})
+    assert not stopped.success
+    guided = {'surroundings': known, 'prediction': Prediction(detours=True)}
+    rows: list[ExecutedRows] = []
+    led = loop.run(5, ENTRY.build(), lambda frame: rows.extend(frame.executed), guided)
+    assert led.success
+    assert led.touched == stopped.touched == ()
+    sources = {source for batch in rows for source in batch.sources}
+    assert {RowSource.POLICY, RowSource.GUARD} <= sources

@@ -20,6 +20,7 @@ pytest.importorskip('rclpy')
 from chunkpilot.msg import (
     ActionChunk,
     ChunkRequest,
+    ChunkVerdict,
     Command,
     EpisodeEvent,
     ExecutionStats,
@@ -76,6 +77,7 @@ class Peer:
         self.joints = make(JointState, 'joint_states', qos.SENSOR)
         self.guards = make(GuardState, 'guard/state', qos.LATCHED)
         self.wishes = make(GuardEvent, 'guard/events', qos.EVENTS)
+        self.judgements = make(ChunkVerdict, 'chunk_verdict', qos.RELIABLE_10)
         self.episodes = make(EpisodeEvent, 'episode', qos.LATCHED)
         self.tasks = make(Task, 'task', qos.LATCHED)
         self.policies = make(PolicyInfo, 'policy/info', qos.LATCHED)
@@ -286,6 +288,25 @@ def test_the_guards_wish_for_another_chunk_ends_the_one_that_runs(peer: Peer) ->
     peer.answer(peer.requests[-1])
     peer.wait(lambda: not peer.commands[-1][1].starved)
     assert peer.commands[-1][1].chunk_id.newer_than(bad)
+    assert peer.end()[0] == 0
+
+
+def test_the_rows_that_a_verdict_names_run_in_place_of_a_bad_chunks(peer: Peer) -> None:
+    peer.start_ready('strategy:=fixed', 'fixed.horizon:=16')
+    peer.wait(lambda: peer.judgements.get_subscription_count() > 0)
+    still = np.tile(np.float32([0.0, 0.0, 0.0, 1.0]), (2, 16, 1))
+    peer.changes = {'samples': still}
+    peer.episode(EpisodeEvent.START)
+    peer.wait(lambda: len(peer.commands) > 5)
+    peer.alive = False
+    chunk_id = peer.sent[-1].id
+    verdict = types.ChunkVerdict(
+        peer.now(), chunk_id, ok=False, check='clearance', reason='row 9', best_sample=1
+    )
+    peer.judgements.publish(convert.chunk_verdict_to_msg(verdict))
+    peer.wait(lambda: peer.commands[-1][1].source == 'guided')
+    assert peer.commands[-1][1].chunk_id == chunk_id
+    peer.wait(lambda: any(d.reason == 'guided: clearance: row 9' for d in peer.horizons))
     assert peer.end()[0] == 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from chunkpilot_core import camera as cameras
 from chunkpilot_core import robot as robots
 from chunkpilot_core import spaces
-from chunkpilot_core.clearance.runtime.bodies import Obstacle, ObstacleList
+from chunkpilot_core.clearance.runtime.bodies import Obstacle, ObstacleList, Shape, TOOL
 from chunkpilot_core.config import option
 from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.eval.forked import forked
@@ -45,6 +45,7 @@ from chunkpilot_core.types import (
     Image,
     JointState,
     nanoseconds,
+    ObjectStatus,
     Observation,
     SafetyVerdict,
     seconds,
@@ -77,10 +78,16 @@ class LoopConfig:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Fixed things in the way, made of a world and its seed; whether the guard knows them."""
+    """
+    Fixed things in the way, made of a world and its seed; whether the guard knows them.
+
+    ``held`` (3,) [m] is the size of a box that the guard is told of while perception says that the
+    first object is held; None = what is carried is nobody's business.
+    """
 
     make: Callable[[World, int], Sequence[Obstacle]]
     known: bool = True
+    held: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +288,34 @@ class _Episode:
 
     def _surround(self, surroundings: Surroundings | None) -> None:
         """Put obstacles into the world, and let guard and prediction know of them."""
+        self._obstacles: tuple[Obstacle, ...] = ()
+        self._held_size, self._holding = None, False
         if surroundings is None:
             return
-        obstacles = tuple(surroundings.make(self._world, self._seed))
-        self._world.place(obstacles)
-        if not surroundings.known:
+        self._obstacles = tuple(surroundings.make(self._world, self._seed))
+        self._world.place(self._obstacles)
+        if surroundings.known:
+            self._held_size = surroundings.held
+            self._tell_obstacles(self._obstacles)
+
+    def _tell_held(self, seen: Observation) -> None:
+        """Tell of what is carried, when it is taken up and when it is let go."""
+        if self._held_size is None or not seen.objects:
             return
+        thing = seen.objects[0]
+        holding = thing.status is ObjectStatus.HELD
+        if holding == self._holding:
+            return
+        self._holding = holding
+        held: tuple[Obstacle, ...] = ()
+        if holding:
+            tool = seen.vector(('ee.x', 'ee.y', 'ee.z')).astype(np.float64)
+            place = self._loop._kinematics.tool_rotation.T @ (thing.position - tool)
+            turn = np.array([0.0, 0.0, 0.0, 1.0])
+            held = (Obstacle(thing.name, Shape.BOX, self._held_size, place, turn, TOOL),)
+        self._tell_obstacles((*self._obstacles, *held))
+
+    def _tell_obstacles(self, obstacles: tuple[Obstacle, ...]) -> None:
         self._guard.on_obstacles(ObstacleList(START_NS, obstacles, lasting=True), START_NS)
         if self._prediction is not None:
             self._prediction.set_obstacles(obstacles)
@@ -374,14 +403,16 @@ class _Episode:
         self._guard.on_joint_state(state, now_ns)
         self._perceive(state, now_ns)
         self._receive(now_ns)
+        for verdict in self._prediction.due(now_ns) if self._prediction else ():
+            self._guard.on_chunk_verdict(verdict, now_ns)
+            for executor in self._executors:
+                executor.judged(verdict)
         tick = self._execute(state, now_ns)
         if tick.request is not None:
             self._inference.request(tick.request, now_ns)
             self._receive(now_ns)
         if tick.command is not None:
             self._guard.on_command(tick.command, now_ns)
-        for verdict in self._prediction.due(now_ns) if self._prediction else ():
-            self._guard.on_chunk_verdict(verdict, now_ns)
         answer = self._guard.tick(now_ns, now_ns, tick.command is None)
         self._status, self._verdict = answer.status, answer.verdict
         for executor in self._executors:
@@ -426,6 +457,7 @@ class _Episode:
             seen = self._perception.observe(now_ns)
             if seen is not None:
                 self._observation = seen
+                self._tell_held(seen)
                 for executor in self._executors:
                     executor.observe(seen, now_ns)
                 self._guard.on_observation(seen, now_ns)

@@ -15,7 +15,7 @@ from chunkpilot_core.config import option
 from chunkpilot_core.errors import InvalidDataError
 from chunkpilot_core.execution.runtime.plan import known_rows, with_residual
 from chunkpilot_core.kinematics import Kinematics
-from chunkpilot_core.prediction import flaws
+from chunkpilot_core.prediction import candidates, flaws
 from chunkpilot_core.prediction.dynamics import Dynamics
 from chunkpilot_core.prediction.flaws import Flaw
 from chunkpilot_core.prediction.path import Path, PathMaker
@@ -36,6 +36,7 @@ from chunkpilot_core.types import (
 import numpy as np
 
 BEYOND_ROWS = 4
+ENOUGH = 0.3  # a detour of less risk needs no better one
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,11 @@ class Predictor:
         candidates: int = option(
             4, 'samples of a bad chunk that are looked at for a better one', min=0, max=64
         )
+        detours: bool = option(
+            False,
+            'where no sample of a bad chunk will do, look for a way over or beside what is in the '
+            'way: rows that the policy did not predict',
+        )
         dynamics: bool = option(
             False, 'look at where simulated drives would bring the arm, too: needs PyBullet'
         )
@@ -112,6 +118,7 @@ class Predictor:
         self._dynamics = Dynamics(robot) if self.config.dynamics else None
         self.space: ActionSpace | None = None
         self._answer = Id(), Id()  # request of the newest chunk, and its first part
+        self._side = 0.0  # of the last detour: the next one goes the same way if it can
 
     def surroundings_changed(self) -> None:
         """Follow :meth:`Clearance.set_obstacles`."""
@@ -135,12 +142,23 @@ class Predictor:
         rows = with_residual(named)[: max(known_rows(named), 1)]
         outlook = self.outlook(named, rows, present, now_ns)
         verdict = self._verdict(named, outlook, now_ns)
-        if verdict.ok or chunk.samples is None:
-            return verdict
+        if verdict.ok or len(chunk.parts) > 1 or not chunk.final:
+            return verdict  # of parts the others don't know the same rows
         return replace(verdict, best_sample=self._best(named, len(rows), present, now_ns))
 
-    def outlook(self, chunk: ActionChunk, rows: F32, present: JointState, now_ns: int) -> Outlook:
-        """Return what rows (H, A), the chunk's own or one of its samples, would do."""
+    def outlook(
+        self,
+        chunk: ActionChunk,
+        rows: F32,
+        present: JointState,
+        now_ns: int,
+        detour: bool = False,
+    ) -> Outlook:
+        """
+        Return what rows (H, A), the chunk's own or those of a candidate, would do.
+
+        :param detour: whether they are such that the policy has not predicted
+        """
         assert self.space is not None
         path = self._paths.make(self.space, chunk, rows, present, now_ns)
         lost = flaws.not_finite(path)
@@ -156,16 +174,16 @@ class Predictor:
         ]
         if rates.scale < config.reject_scale:
             found.append(Flaw(rates.worst, 'time_scale', rates.reason))
-        swept = self._swept(path, path.positions)
+        swept = self._swept(path, path.positions, detour)
         if self._dynamics is not None:
-            rolled = self._swept(path, self._dynamics.follow(path))
+            rolled = self._swept(path, self._dynamics.follow(path), detour)
             swept = worse(swept, rolled) if swept and rolled else swept
         found.append(swept.flaw if swept else None)
         first = min((flaw for flaw in found if flaw), key=lambda flaw: flaw.row, default=None)
         executable = self._executable(path, chunk.dt_s, first) if first else len(rows)
         return Outlook(first, rates, executable, swept, path)
 
-    def _swept(self, path: Path, positions: F64) -> Swept | None:
+    def _swept(self, path: Path, positions: F64, detour: bool) -> Swept | None:
         """Return the distances along positions (M + 1, J) and beyond the end of the path."""
         if self._sweeper is None:
             return None
@@ -174,6 +192,7 @@ class Predictor:
             np.vstack((positions, ahead)),
             np.append(path.row, path.row[-1] + 1 + np.arange(len(ahead))),
             len(path.row),
+            detour,
         )
 
     def _unfit(self, chunk: ActionChunk, now_ns: int) -> tuple[str, str] | None:
@@ -203,7 +222,7 @@ class Predictor:
 
     def _executable(self, path: Path, dt_s: float, flaw: Flaw) -> int:
         """Return how many rows may run for braking after them to end before a flaw."""
-        before = int(np.searchsorted(path.row, flaw.row))
+        before = min(int(np.searchsorted(path.row, flaw.row)), len(path.row) - 1)
         speed = path.velocities[max(before - 1, 0)]
         brake_rows = int(np.ceil(flaws.brake_s(speed, self._limiter) / 2.0 / dt_s))
         return max(int(path.begins[before]) - brake_rows, 0)
@@ -234,19 +253,43 @@ class Predictor:
         )
 
     def _best(self, chunk: ActionChunk, known: int, present: JointState, now_ns: int) -> int:
-        """Return the safest of the samples without a flaw, -1 if there is none."""
-        samples = chunk.samples
-        if samples is None or samples.shape[1:] != chunk.actions.shape:
-            return -1
+        """
+        Return the candidate to run instead, -1 if there is none: all of it may run as it is.
+
+        That is the safest sample; or else the first detour that is safe enough, or the safest.
+        """
         best, least = -1, np.inf
-        for i, rows in enumerate(samples[: self.config.candidates]):
-            if not np.isfinite(rows).all():
-                continue
-            outlook = self.outlook(chunk, rows[:known], present, now_ns)
-            risk = _worst(outlook.swept.risks if outlook.swept else ())
-            if outlook.flaw is None and risk < least:
-                best, least = i, risk
+        for number in self._in_order(chunk):
+            detour = candidates.is_detour(chunk, number)
+            if detour and best >= 0 and (least <= ENOUGH or not candidates.is_detour(chunk, best)):
+                break
+            risk = self._risk(chunk, number, known, present, now_ns)
+            if risk < least:
+                best, least = number, risk
+        if best >= 0 and candidates.side(chunk, best):
+            self._side = candidates.side(chunk, best)
         return best
+
+    def _risk(
+        self, chunk: ActionChunk, number: int, known: int, present: JointState, now_ns: int
+    ) -> float:
+        """Return the risk of a candidate, inf if it has a flaw or would have to be slowed."""
+        assert self.space is not None
+        rows = candidates.rows_of(chunk, self.space, number)
+        if rows is None:
+            return np.inf
+        detour = candidates.is_detour(chunk, number)
+        outlook = self.outlook(chunk, rows[:known], present, now_ns, detour)
+        if outlook.flaw is not None or outlook.rates.scale < self.config.accept_scale:
+            return np.inf
+        return _worst(outlook.swept.risks if outlook.swept else ())
+
+    def _in_order(self, chunk: ActionChunk) -> list[int]:
+        """Return the candidates; those to the other side than that taken last come at the end."""
+        assert self.space is not None
+        config = self.config
+        found = candidates.numbers(chunk, self.space, config.candidates, config.detours)
+        return sorted(found, key=lambda n: candidates.side(chunk, n) * self._side < 0.0)
 
 
 def _refused(chunk: ActionChunk, check: str, reason: str, now_ns: int) -> ChunkVerdict:

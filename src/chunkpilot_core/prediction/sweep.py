@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 
 GROWTH_M = 0.002  # by which a row further on has to stay farther away: the model is never exact
 LEAVING_M = 5e-4  # less nearer than before is not nearer
+CARRIED_M = 0.006  # what is carried stays clear of obstacles, however near it may come in the end
+BESIDE_M = 0.025  # fingers pass an obstacle on a detour: what they may carry reaches beyond them
+ASIDE_M = 0.015  # what is carried does: where it is in the hand is an estimate
+PRESSED_M = 0.03  # what is put down on something fixed may be sent so deep into it
 WORKING_M = 0.01  # pairs that may come nearer are there to work near: only contact counts
 
 
@@ -47,21 +51,37 @@ class Sweeper:
 
     def surroundings_changed(self) -> None:
         """Follow :meth:`Clearance.set_obstacles`."""
-        self._working = self._clearance.stop < WORKING_M
+        clearance = self._clearance
+        self._working = clearance.stop < WORKING_M
+        held = {thing.name for thing in clearance.surroundings if thing.held}
+        fixed = {box.name for box in clearance.collision.environment}
+        loose = {thing.name for thing in clearance.surroundings} - held - fixed
+        self._carried = np.array([a in held and b in loose for a, b in clearance.pairs], bool)
+        self._put = np.array([a in held and b in fixed for a, b in clearance.pairs], bool)
+        sliding = {slide.joint for slide in clearance.collision.slides}
+        fingers = {body.name for body in clearance.collision.bodies if body.frame in sliding}
+        self._reaching = np.array([a in fingers and b in loose for a, b in clearance.pairs], bool)
 
-    def sweep(self, positions: F64, rows: NDArray[np.intp], checked: int) -> Swept:
+    def sweep(
+        self, positions: F64, rows: NDArray[np.intp], checked: int, detour: bool = False
+    ) -> Swept:
         """
         Look at a path.
 
         :param positions: shape (M + 1, J), the present one first
         :param rows: numbers of the M others, for the reason and for how much the margin has grown
         :param checked: of the M points so many may be flaws; those after them have a risk only
+        :param detour: whether nobody but us has thought of the path: it keeps a wider berth
         """
         clearance = self._clearance
         distances = clearance.sweep(positions)
         limits = self._limits(len(rows))
+        if detour:
+            checked = len(rows)  # what comes next is judged only when it has come
+            limits[:, self._reaching] = BESIDE_M
+            limits[:, self._carried] = ASIDE_M
         nearer = distances[1:] < distances[0] - LEAVING_M
-        slack = np.where(nearer, distances[1:] - clearance.stop, np.inf)
+        slack = np.where(nearer & ~self._put, distances[1:] - clearance.stop, np.inf)
         room = np.maximum(clearance.slow - clearance.stop, 1e-6)
         shares = np.where(self._working & (slack > 0.0), 0.0, 1.0 - slack / room)
         risks = np.clip(shares, 0.0, 1.0).max(axis=1, initial=0.0)
@@ -94,6 +114,8 @@ class Sweeper:
         stop, slow = self._clearance.stop, self._clearance.slow
         most = np.where(self._working, 0.0, np.maximum(slow - stop, 0.0) / 2.0)
         least = np.where(self._working, np.minimum(stop, 0.0), stop)
+        least[self._carried] = CARRIED_M
+        least[self._put] = -PRESSED_M
         limits: F64 = least + np.minimum(GROWTH_M * np.arange(count)[:, None], most)
         return limits
 

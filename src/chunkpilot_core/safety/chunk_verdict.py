@@ -14,6 +14,8 @@ from chunkpilot_core.safety.runtime.mover import FALL_S
 from chunkpilot_core.types import ChunkVerdict as Verdict
 from chunkpilot_core.types import Command, Id, Reaction, seconds
 
+GUIDED = 'guided'  # source of a command made of rows that a verdict names, not of the chunk's own
+
 
 class ChunkVerdict(Check):
     """
@@ -110,6 +112,8 @@ class ChunkVerdict(Check):
                 return None
             end = self._first + max(self.config.free_rows - self._spent, 0)
             return self._before(end, 'no verdict has come', command, situation)
+        if command.source == GUIDED or (not verdict.ok and verdict.best_sample >= 0):
+            return self._guided(command, verdict, situation)
         if not verdict.ok:
             self._told = verdict
             reason = f'{verdict.check}: {verdict.reason}'
@@ -123,6 +127,23 @@ class ChunkVerdict(Check):
         if before is None or (slowed is not None and slowed.scale < before.scale):
             return slowed
         return before
+
+    def _guided(self, command: Command, verdict: Verdict, situation: Situation) -> Finding | None:
+        """
+        Let the rows run that the verdict names, which were judged whole, and not the chunk's own.
+
+        Execution changes over by itself; only one that doesn't is asked for another chunk.
+        """
+        named = not verdict.ok and verdict.best_sample >= 0
+        if command.source == GUIDED:
+            why = 'the verdict is not about the rows that run'
+            return None if named else self._before(command.row, why, command, situation)
+        end = verdict.executable_rows
+        found = self._before(end, f'{verdict.check}: {verdict.reason}', command, situation)
+        if found is None or found.scale > 0.0:
+            return found
+        self._told = verdict
+        return self._wish(verdict, found.reason, 0.0, found.escalate)
 
     def _before(
         self, end: int, why: str, command: Command, situation: Situation
@@ -162,7 +183,7 @@ class ChunkVerdict(Check):
     def _news(self, situation: Situation) -> Finding | None:
         """Ask for another chunk as soon as one is known to be bad, whether it runs or waits."""
         newest = situation.verdicts[-1] if situation.verdicts else None
-        if newest is None or newest.ok or newest is self._told:
+        if newest is None or newest.ok or newest is self._told or newest.best_sample >= 0:
             return None
         self._told = newest
         return self._wish(newest, f'{newest.check}: {newest.reason}', 1.0, escalate=False)

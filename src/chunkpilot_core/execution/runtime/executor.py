@@ -8,7 +8,7 @@ boundary; a request leaves when what remains is what an answer takes.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 
 from chunkpilot_core import spaces
@@ -17,17 +17,19 @@ from chunkpilot_core.execution.base import Strategy
 from chunkpilot_core.execution.runtime.gate import Change, Gate
 from chunkpilot_core.execution.runtime.intake import Intake
 from chunkpilot_core.execution.runtime.motion import Motion
-from chunkpilot_core.execution.runtime.plan import late_rows
+from chunkpilot_core.execution.runtime.plan import late_rows, Plan
 from chunkpilot_core.execution.runtime.queue import PlanQueue
 from chunkpilot_core.execution.runtime.scheduler import Scheduler
 from chunkpilot_core.execution.runtime.settings import ExecutionConfig
 from chunkpilot_core.execution.runtime.stats import Counters, Recorder, Trace
 from chunkpilot_core.execution.runtime.surprise import Surprise
+from chunkpilot_core.prediction import candidates
 from chunkpilot_core.robot import Robot
 from chunkpilot_core.timing import Pacer
 from chunkpilot_core.types import (
     ActionChunk,
     ChunkRequest,
+    ChunkVerdict,
     Command,
     ExecutionStats,
     F64,
@@ -95,6 +97,8 @@ class Executor:
         self._commands = 0
         self._count = Counters()
         self._withdrawn: deque[tuple[Id, int, str]] = deque(maxlen=8)
+        self._received: deque[ActionChunk] = deque(maxlen=4)  # as the policy sent them
+        self._offers: deque[ChunkVerdict] = deque(maxlen=4)
 
     def configure(self, spec: PolicySpec | None, session: int = 0) -> None:
         """
@@ -264,10 +268,37 @@ class Executor:
         if event.arm_epoch != self._gate.arm_epoch or self._spec is None:
             return False
         reason = f'guard: {event.check}: {event.reason}'
+        self._scheduler.ask_for_samples(self.config.replan_samples)
         if event.keep_rows < 0:
             return self.cut(reason, now_ns)
         self._withdrawn.append((event.chunk_id, event.keep_rows, reason))
         return self._withdraw(event.chunk_id, event.keep_rows, reason, now_ns)
+
+    def judged(self, verdict: ChunkVerdict) -> bool:
+        """
+        Follow predict_node: where it names other rows than those of a bad chunk, these run.
+
+        They keep the chunk's id; commands made of them say so by their source.
+
+        :returns: whether other rows run now
+        """
+        if verdict.ok or verdict.best_sample < 0 or self._spec is None:
+            return False
+        self._offers.append(verdict)
+        return self._guide(verdict, self._spec)
+
+    def _guide(self, verdict: ChunkVerdict, spec: PolicySpec) -> bool:
+        chunk = next((one for one in self._received if one.id == verdict.chunk_id), None)
+        if chunk is None:
+            return False
+        rows = candidates.rows_of(chunk, spec.space, verdict.best_sample)
+        if rows is None:
+            return False
+        other = replace(
+            chunk, actions=rows, residual=None, residual_bound=None, expected_features=None,
+            confidence=None, waypoint=None,
+        )  # fmt: skip
+        return self._queue.guide(other, f'guided: {verdict.check}: {verdict.reason}')
 
     def _withdraw(self, chunk_id: Id, rows: int, reason: str, now_ns: int) -> bool:
         changed = self._queue.withdraw(chunk_id, rows, reason)
@@ -291,11 +322,20 @@ class Executor:
                     self._scheduler.overtaken(overtaken, now_ns)
             else:
                 reason = self._intake.take(chunk, found, now_ns)
-                for chunk_id, rows, why in self._withdrawn:
-                    if chunk_id == chunk.id and reason is None:
-                        self._withdraw(chunk_id, rows, why, now_ns)
+                if reason is None:
+                    self._received.append(chunk)
+                    self._follow(chunk, now_ns)
         self._count.chunks_rejected += reason is not None
         return reason
+
+    def _follow(self, chunk: ActionChunk, now_ns: int) -> None:
+        """Do what was wished for a chunk before it came."""
+        for chunk_id, rows, why in self._withdrawn:
+            if chunk_id == chunk.id:
+                self._withdraw(chunk_id, rows, why, now_ns)
+        for verdict in self._offers:
+            if verdict.chunk_id == chunk.id and self._spec is not None:
+                self._guide(verdict, self._spec)
 
     def _foreign(self, chunk: ActionChunk) -> str | None:
         if self._spec is None or self._gate.status is None:
@@ -381,7 +421,7 @@ class Executor:
             stamp_ns=now_ns,
             arm_epoch=self._gate.arm_epoch,
             groups=spaces.command_groups(spec.space, target, velocity),
-            source='residual' if plan and plan.chunk.residual is not None else 'policy',
+            source=_source(plan),
             chunk_id=chunk_id,
             row=row,
             row_ns=queue.clock.to_ros(plan.row_ns(row)) if plan else 0,
@@ -442,3 +482,10 @@ class Executor:
         if self._spec is None:
             raise InvalidDataError('no trace: no policy was configured')
         return self._recorder.trace()
+
+
+def _source(plan: Plan | None) -> str:
+    """Return whose rows a command is made of."""
+    if plan is not None and plan.guided:
+        return 'guided'
+    return 'residual' if plan and plan.chunk.residual is not None else 'policy'

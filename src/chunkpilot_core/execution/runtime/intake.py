@@ -87,6 +87,9 @@ class Intake:
         self, plan: Plan, chunk: ActionChunk, request: ChunkRequest, now_ns: int
     ) -> str | None:
         """Take later rows of a chunk that runs, or say why there are none; it is no new chunk."""
+        if plan.guided:  # not the chunk's own rows run
+            self._scheduler.continued(request, now_ns, final=chunk.final)
+            return None
         changed = revised(plan.chunk, chunk, plan.last_started + 1)
         if isinstance(changed, str):
             return changed

@@ -13,7 +13,8 @@ class Plan:
 
     ``actions`` (H, A) are the chunk's with the learner's residual added; ``last_started`` is the
     row that began last; ``begun_ns`` is when the plan took over, which may be within a row. Of a
-    chunk that is still being refined the first ``known`` rows mean something.
+    chunk that is still being refined the first ``known`` rows mean something. ``guided`` rows are
+    not the chunk's own: what predict_node found better runs instead.
     """
 
     chunk: ActionChunk
@@ -28,6 +29,7 @@ class Plan:
     begun_ns: int
     known: int
     limit: int = 1 << 30  # rows that may run, whatever comes later of the chunk
+    guided: bool = False
 
     @property
     def end_ns(self) -> int:

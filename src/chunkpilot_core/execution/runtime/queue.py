@@ -146,6 +146,22 @@ class PlanQueue:
             self.motion.merge.apply(target, end_ns)
             self.motion.merge.begin(end_ns, target, old, plan)
 
+    def guide(self, chunk: ActionChunk, reason: str) -> bool:
+        """
+        Run all rows of a chunk that have not started as they are now, and nothing but them.
+
+        :param chunk: a plan's, with other rows
+        :returns: whether there is a plan of it that has rows left
+        """
+        plan = next((p for p in (self.next, self.active) if p and p.chunk.id == chunk.id), None)
+        if plan is None or plan.last_started + 1 >= plan.known:
+            return False
+        decision = replace(plan.decision, chosen=plan.known, reason=reason, cut=False)
+        self.revise(plan, chunk, decision)
+        plan.guided, plan.limit = True, plan.known
+        self.decide(decision)
+        return True
+
     def _revive(self, plan: Plan, decision: HorizonDecision) -> None:
         """Go on with a plan that ran out, as if the rest had been there: it counts once."""
         if self.next is not None or decision.chosen <= plan.stop:
@@ -199,6 +215,8 @@ class PlanQueue:
         :returns: whether rows that would have run now don't
         """
         waiting = self.next
+        if any(p and p.guided and p.chunk.id == chunk_id for p in (waiting, self.active)):
+            return False  # those rows don't run anyway
         for plan in (waiting, self.active, self.ended):
             if plan is not None and plan.chunk.id == chunk_id:
                 plan.limit = min(plan.limit, rows)

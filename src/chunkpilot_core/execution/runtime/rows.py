@@ -42,6 +42,8 @@ class Rows:
         :param waiting: a plan that has not taken over yet
         """
         actions: F32 = plan.actions[row]
+        if plan.guided:  # were judged as they are
+            return actions
         if self._blends:
             blended = self._strategy.blend(self._predictions(plan.row_ns(row), waiting))
             actions = _usable(blended, actions)

@@ -24,10 +24,15 @@ class Scheduler:
         self._config = config
         self._reason = 'start'
         self._urgent = False
+        self._samples = 1
         self._retry_ns = 0
         self._ahead = False  # chunks begin about when they arrive, not when they are observed
         self._asked_ns = -(1 << 62)  # when the newest request was sent
         self._horizon_ns = 0  # of the plan in force, or the one before
+
+    def ask_for_samples(self, count: int) -> None:
+        """Ask for at least so many samples the next time, of which one may do."""
+        self._samples = count
 
     def restart(self, reason: str, *, urgent: bool = False) -> None:
         """
@@ -103,7 +108,7 @@ class Scheduler:
         request = self._strategy.ask(request)
         self.requests.sent(request)
         self._asked_ns = now_ns
-        self._reason, self._urgent = '', False
+        self._reason, self._urgent, self._samples = '', False, 1
         return request
 
     def _spaced(self, now_ns: int, queue: PlanQueue, under_way: int) -> bool:
@@ -201,7 +206,7 @@ class Scheduler:
             start_ns=start_ns,
             not_before_ns=gate.not_before_ns,
             delay_s=delay_s,
-            n_samples=self._strategy.n_samples,
+            n_samples=max(self._strategy.n_samples, self._samples),
             space_hash=spec.space.hash,
         )
 

@@ -78,6 +78,13 @@ class ExecutionConfig:
         max=10.0,
     )
     reanchor_rad: float = option(0.2, 'the same for joints', unit='rad', min=0.001, max=10.0)
+    replan_samples: int = option(
+        1,
+        'samples asked for, of policies that offer them, when the guard wants another chunk: '
+        'predict_node names the safest where the chunk itself is bad again',
+        min=1,
+        max=64,
+    )
     trace_ticks: int = option(
         6000, 'ticks of an episode that are traced for plots', min=1, max=1_000_000
     )

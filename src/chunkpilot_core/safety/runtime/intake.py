@@ -106,6 +106,7 @@ class Intake:
                 ok=False,
                 first_bad_row=0,
                 executable_rows=0,
+                best_sample=-1,
                 check='verdict',
                 reason=f'{wrong[0]} is no risk or speed scale, must be 0 to 1',
             )

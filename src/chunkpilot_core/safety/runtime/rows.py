@@ -30,6 +30,7 @@ LONGEST_GAP = 10  # rows without a command, after which the motion before and af
 SOURCES = {
     'policy': RowSource.POLICY,
     'residual': RowSource.RESIDUAL,
+    'guided': RowSource.GUARD,
     'teleop': RowSource.HUMAN,
     'human': RowSource.HUMAN,
     'disturbance': RowSource.DISTURBED,
