@@ -2,110 +2,131 @@
 What looking ahead is worth among things that reactive braking serves badly.
 
     make bench-hazards [BENCH_ARGS='--episodes 20']
-    python -m benchmarks.hazards [--episodes N] [--seed N] [--policy NAME] [--again] [--out FOLDER]
+    python -m benchmarks.hazards [--episodes N] [--seed N] [--policy NAME] [--workers N]
+        [--guards NAME ...] [--again] [--out FOLDER]
 
-Pick and place with a fixed thing in the way that the policy knows nothing of: a ledge at the
-object, a post beside the path, a wall behind the goal. The same seeds with a guard that knows it
-(reactive: its own checks, tick by tick), one with chunks judged before they run as well
-(predictive), and on wish one that knows nothing of it. Unsafe is an episode in which arm or cube
-touches the thing. An interrupted run goes on where it was. Writes runs/bench-hazards/summary.json.
+Pick and place with a fixed thing in the way that the policy knows nothing of: a ledge before the
+object, a post on the path, a wall behind the goal. The same scenes with a guard that knows it
+(reactive: its own checks, tick by tick), and with chunks judged before they run and detours taken
+where one is bad (predictive); on wish without detours (judged), or with a guard that knows nothing
+(ignorant). All but that are told of the cube while perception says it is held. Unsafe is an
+episode in which arm or cube touches the thing. Seeds in whose scene there is no place for a thing
+are passed over. An interrupted run goes on where it was. Writes runs/bench-hazards/summary.json.
 """
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 import json
+import os
 from pathlib import Path
 import sys
 from typing import Any
 
-from benchmarks.hazards.scenes import KINDS, Scenes
-from chunkpilot_core import files, registry
-from chunkpilot_core import robot as robots
-from chunkpilot_core.eval.latency import LatencyModel
-from chunkpilot_core.eval.loop import EpisodeResult, Loop, Surroundings
-from chunkpilot_core.eval.prediction import Prediction
+from benchmarks.hazards.runner import Scene, start, work
+from benchmarks.hazards.scenes import KINDS
+from chunkpilot_core import files
+from chunkpilot_core.eval import workers
 from chunkpilot_core.eval.statistics import paired_difference, wilson
-from chunkpilot_core.execution.upcycling import Upcycling
-from chunkpilot_core.policies.runtime import checkpoint
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / 'runs' / 'bench-hazards'
-GUARDS = ('ignorant', 'reactive', 'predictive')
+GUARDS = ('ignorant', 'reactive', 'judged', 'predictive')
+
+Done = dict[str, dict[str, dict[str, Any] | None]]
+"""Episodes by scene (see :func:`key`) and guard; an empty scene has no place for its thing."""
 
 
 def main() -> int:
     """Run what is missing, write the summary, tell the figures."""
     args = parse()
     file = args.out / 'episodes.json'
-    settings = {'policy': args.policy, 'latency_s': args.latency}
+    settings = {'policy': args.policy, 'latency_s': args.latency, 'guards': args.guards}
     done = load(file, settings, args.again)
-    clearance = registry.get('clearance', 'capsules')(robots.load('panda'))
-    seeds = range(args.seed, args.seed + args.episodes)
-    guards = GUARDS if args.ignorant else GUARDS[1:]
-    jobs = [(s, k, g) for s in seeds for k in KINDS for g in guards if key(s, k, g) not in done]
-    if jobs:
-        policy = checkpoint.load(args.policy)
-        loop = Loop('pick_and_place', policy, LatencyModel(args.latency))
-        try:
-            for seed, kind, guard in tqdm(jobs, unit='episode', disable=None):
-                done[key(seed, kind, guard)] = run(loop, clearance, seed, kind, guard)
-                if len(done) % 10 == 0:
-                    files.write_json(file, {'settings': settings, 'episodes': done})
-        except KeyboardInterrupt:
-            files.write_json(file, {'settings': settings, 'episodes': done})
-            print(f'\ninterrupted after {len(done)} episodes; the same command goes on from here')
-            return 130
-        loop.close()
-    files.write_json(file, {'settings': settings, 'episodes': done})
-    summary = {
-        'settings': settings,
-        'seeds': [seeds[0], seeds[-1]],
-        **summarise(done, seeds, guards),
-    }
+    try:
+        run_missing(args, done, lambda: save(file, settings, done))
+    except KeyboardInterrupt:
+        save(file, settings, done)
+        print(f'\ninterrupted after {len(done)} scenes; the same command goes on from here')
+        return 130
+    save(file, settings, done)
+    chosen = {kind: found(done, kind, args.seed)[: args.episodes] for kind in KINDS}
+    summary = {'settings': settings, 'seeds': chosen, **summarise(done, chosen, args.guards)}
     files.write_json(args.out / 'summary.json', summary)
     tell(summary, args.out)
     return 0
 
 
-def run(loop: Loop, clearance: Any, seed: int, kind: str, guard: str) -> dict[str, Any]:
-    """Run one episode."""
-    scenes = Scenes(kind, clearance)
-    parts: dict[str, Any] = {'surroundings': Surroundings(scenes, known=guard != 'ignorant')}
-    if guard == 'predictive':
-        parts['prediction'] = Prediction()
-    strategy = Upcycling(Upcycling.Config())
-    return short(loop.run(seed, strategy, None, parts))
+def run_missing(args: argparse.Namespace, done: Done, keep: Any) -> None:
+    """Run scenes until there are enough of each kind."""
+    had = sum(min(len(found(done, kind, args.seed)), args.episodes) for kind in KINDS)
+    coming = missing(args, done)
+    with (
+        workers.pool(args.workers, start, (args.policy, args.latency)) as pool,
+        tqdm(total=len(KINDS) * args.episodes, initial=had, unit='scene', disable=None) as bar,
+    ):
+        flying: set[Future[Any]] = set()
+        try:
+            while True:
+                while len(flying) < args.workers and (scene := next(coming, None)):
+                    flying.add(pool.submit(work, scene, args.guards))
+                if not flying:
+                    return
+                ready, flying = wait(flying, return_when=FIRST_COMPLETED)
+                for (kind, seed), episodes in (future.result() for future in ready):
+                    done[key(kind, seed)] = episodes
+                    bar.update(bool(episodes))
+                keep()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def short(result: EpisodeResult) -> dict[str, Any]:
-    """Return what the summary needs, and why things happened."""
-    names = ('success', 'touched', 'duration_s', 'cuts', 'reactions', 'interrupts', 'notes')
-    return {name: value for name, value in asdict(result).items() if name in names}
+def missing(args: argparse.Namespace, done: Done) -> Iterator[Scene]:
+    """Yield scenes to run, seed by seed, as long as there are too few of their kind."""
+    asked: set[str] = set()
+    for seed in range(args.seed, args.seed + 10 * args.episodes):
+        for kind in KINDS:
+            open_ones = sum(name.startswith(kind) and name not in done for name in asked)
+            enough = len(found(done, kind, args.seed)) + open_ones >= args.episodes
+            if key(kind, seed) not in done and not enough:
+                asked.add(key(kind, seed))
+                yield kind, seed
 
 
-def key(seed: int, kind: str, guard: str) -> str:
-    """Return the name of an episode."""
-    return f'{guard}/{kind}/{seed}'
+def found(done: Done, kind: str, first: int) -> list[int]:
+    """Return the seeds whose scenes have the thing, in order."""
+    seeds = (
+        int(name.split('/')[1]) for name, one in done.items() if one and name.startswith(kind)
+    )
+    return sorted(seed for seed in seeds if seed >= first)
 
 
-def load(file: Path, settings: dict[str, Any], again: bool) -> dict[str, Any]:
-    """Return the episodes of an interrupted run with the same settings."""
+def key(kind: str, seed: int) -> str:
+    """Return the name of a scene."""
+    return f'{kind}/{seed}'
+
+
+def load(file: Path, settings: dict[str, Any], again: bool) -> Done:
+    """Return the scenes of an interrupted run with the same settings."""
     if again or not file.is_file():
         return {}
     kept = json.loads(file.read_text(encoding='utf-8'))
-    return dict(kept['episodes']) if kept['settings'] == settings else {}
+    return dict(kept['scenes']) if kept['settings'] == settings else {}
 
 
-def summarise(done: dict[str, Any], seeds: range, guards: Sequence[str]) -> dict[str, Any]:
+def save(file: Path, settings: dict[str, Any], done: Done) -> None:
+    """Keep what there is."""
+    files.write_json(file, {'settings': settings, 'scenes': done})
+
+
+def summarise(done: Done, chosen: dict[str, list[int]], guards: Sequence[str]) -> dict[str, Any]:
     """Return rows by guard and kind, and what prediction changes, with 95 % intervals."""
     rows, paired = [], []
     for kind in (*KINDS, 'all'):
         kinds = KINDS if kind == 'all' else (kind,)
-        got = {
-            guard: [done[key(seed, k, guard)] for seed in seeds for k in kinds] for guard in guards
-        }
+        scenes: list[Any] = [done[key(k, seed)] for k in kinds for seed in chosen[k]]
+        got = {guard: [scene[guard] for scene in scenes] for guard in guards}
         for guard, episodes in got.items():
             row = {
                 'guard': guard,
@@ -116,7 +137,7 @@ def summarise(done: dict[str, Any], seeds: range, guards: Sequence[str]) -> dict
                 'safe_success': share([good(one) for one in episodes]),
             }
             rows.append(row)
-        for name, of in (('success', lambda one: one['success']), ('safe_success', good)):
+        for name, of in MEASURES if {'reactive', 'predictive'} <= set(guards) else ():
             first, second = ([of(one) for one in got[g]] for g in ('reactive', 'predictive'))
             change = paired_difference(first, second).as_dict()
             paired.append({'hazard': kind, 'what': name, 'predictive_minus_reactive': change})
@@ -126,6 +147,13 @@ def summarise(done: dict[str, Any], seeds: range, guards: Sequence[str]) -> dict
 def good(one: dict[str, Any]) -> bool:
     """Whether the task was solved and nothing touched."""
     return bool(one['success'] and not one['touched'])
+
+
+MEASURES: tuple[tuple[str, Callable[[dict[str, Any]], bool]], ...] = (
+    ('success', lambda one: one['success']),
+    ('unsafe', lambda one: bool(one['touched'])),
+    ('safe_success', good),
+)
 
 
 def share(values: list[bool]) -> dict[str, float]:
@@ -156,11 +184,12 @@ def text(estimate: dict[str, float]) -> str:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument('--episodes', type=int, default=100, help='seeds of each hazard')
-    parser.add_argument('--seed', type=int, default=1000, help='first one')
+    parser.add_argument('--episodes', type=int, default=100, help='scenes of each hazard')
+    parser.add_argument('--seed', type=int, default=3000, help='first one')
     parser.add_argument('--policy', default='flow_pick_and_place')
     parser.add_argument('--latency', type=float, default=0.05, help='of the policy [s]')
-    parser.add_argument('--ignorant', action='store_true', help='also a guard that knows nothing')
+    parser.add_argument('--guards', nargs='+', choices=GUARDS, default=['reactive', 'predictive'])
+    parser.add_argument('--workers', type=int, default=max((os.cpu_count() or 2) // 2, 1))
     parser.add_argument('--again', action='store_true', help='forget an interrupted run')
     parser.add_argument('--out', type=Path, default=OUT)
     return parser.parse_args()
