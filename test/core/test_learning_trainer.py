@@ -124,7 +124,9 @@ def test_a_worse_version_is_written_but_not_followed(tmp_path, base) -> None:
 
 def test_numbers_go_up_over_restarts_damage_and_rejection(tmp_path, base) -> None:
     def released() -> int:
-        trainer = _trainer(tmp_path, base, min_examples=1, episodes_per_version=4)
+        # What four reaches teach depends on how the CPU rounds: numbers are what counts here.
+        options = {'min_examples': 1, 'episodes_per_version': 4, 'tolerance': 0.5}
+        trainer = _trainer(tmp_path, base, **options)
         for seed in range(4):
             trainer.add(_episode(seed))
         (version,) = _run(trainer)
