@@ -107,7 +107,7 @@ def policy(edge: Edge) -> Policy:
 
 @pytest.fixture(scope='module', autouse=True, name='node')
 def _node(policy: Policy) -> Any:
-    process = policy.edge.start('predict_node')
+    process = policy.edge.start('predict_node', 'detours:=true')
     assert policy.edge.run(30.0, lambda: policy.chunks.get_subscription_count())
     return process
 
@@ -180,6 +180,7 @@ def test_obstacles_count_when_they_are_told(policy: Policy) -> None:
     hit = lambda: not policy.verdict(policy.send()).ok  # noqa: E731
     assert policy.edge.run(10.0, hit)
     assert 'wall' in policy.verdicts[-1].reason
+    assert policy.verdicts[-1].best_sample >= 0  # there is a way around
     policy.obstacles.publish(ObstacleList(lasting=True))
     assert policy.edge.run(10.0, lambda: policy.verdict(policy.send()).ok)
     policy.row = (0.0, 0.02, 0.0)
