@@ -165,7 +165,7 @@ class ExecutionNode(spin.SupervisedNode):
             self._executor.replan(convert.guard_event_from_msg(msg), self.now_ns())
 
     def _on_verdict(self, msg: ChunkVerdict) -> None:
-        self._executor.judged(convert.chunk_verdict_from_msg(msg))
+        self._executor.judged(convert.chunk_verdict_from_msg(msg), self.now_ns())
 
     def _on_scale(self, msg: Float64) -> None:
         self._executor.set_speed_scale(float(msg.data))

@@ -7,7 +7,7 @@ from chunkpilot_core import registry, spaces
 from chunkpilot_core import robot as robots
 from chunkpilot_core.clearance.runtime.bodies import Obstacle, Shape, TOOL
 from chunkpilot_core.execution.fixed import Fixed
-from chunkpilot_core.execution.runtime.executor import Executor
+from chunkpilot_core.execution.runtime.executor import Executor, GUIDED_ROWS
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.prediction import candidates
 from chunkpilot_core.prediction.predictor import Predictor
@@ -113,6 +113,18 @@ def test_a_detour_begins_when_the_gripper_has_closed_and_never_opens_it() -> Non
     assert candidates.rows_of(opening, EE, 0)[:, 3].max() == -1.0
 
 
+def test_a_gripper_that_closes_with_larger_rows_is_not_opened_either() -> None:
+    arm, gripper = EE.groups
+    upside_down = replace(gripper, scale=(-gripper.scale[0],))
+    space = spaces.make(replace(EE, groups=(arm, upside_down)))
+    grip = np.where(np.arange(16) < 6, -1.0, 1.0)  # open, then closed
+    grip[12:] = -1.0
+    for number in range(len(candidates.DETOURS)):
+        other = candidates.rows_of(chunk_of(rows(x=0.004, grip=grip)), space, number)
+        np.testing.assert_array_equal(other[:6, 3], -1.0)
+        np.testing.assert_array_equal(other[6:, 3], 1.0)
+
+
 @pytest.mark.parametrize('number', [-1, len(candidates.DETOURS)])
 def test_there_are_no_other_numbers(number: int) -> None:
     assert candidates.rows_of(chunk_of(rows()), EE, number) is None
@@ -173,6 +185,9 @@ class Rig:
     def receive(self) -> None:
         assert self.executor.receive(self.chunk, self.now) is None
 
+    def judged(self, verdict: ChunkVerdict) -> bool:
+        return self.executor.judged(verdict, self.now)
+
     def withdraw(self) -> bool:
         event = GuardEvent(
             self.now, 1, 'replan', ArmState.ARMED, ArmState.ARMED, check='chunk_verdict',
@@ -185,7 +200,7 @@ def test_the_rows_that_a_verdict_names_run_from_the_next_row_on() -> None:
     rig = Rig()
     rig.receive()
     rig.ticks(6)  # in the second row
-    assert rig.executor.judged(rig.offer)
+    assert rig.judged(rig.offer)
     rig.ticks(12)
     assert rig.at[0] == pytest.approx(0.02, abs=2e-3)
     assert rig.at[2] > 0.22
@@ -195,7 +210,7 @@ def test_the_rows_that_a_verdict_names_run_from_the_next_row_on() -> None:
 def test_all_of_them_run_and_no_wish_about_the_chunks_own_rows_cuts_them() -> None:
     rig = Rig()
     rig.receive()
-    assert rig.executor.judged(rig.offer)
+    assert rig.judged(rig.offer)
     assert not rig.withdraw()
     rig.ticks(65)  # longer than the horizon of 8 rows
     assert 0.36 <= rig.at[2] < 0.365  # 16 rows of 1 cm, then it brakes
@@ -204,12 +219,12 @@ def test_all_of_them_run_and_no_wish_about_the_chunks_own_rows_cuts_them() -> No
 
 def test_a_verdict_may_come_before_its_chunk_or_after_the_guards_wish() -> None:
     early, late = Rig(), Rig()
-    assert not early.executor.judged(early.offer)
+    assert not early.judged(early.offer)
     early.receive()
     late.receive()
     late.ticks(2)
     assert late.withdraw()
-    assert late.executor.judged(late.offer)
+    assert late.judged(late.offer)
     for rig in (early, late):
         rig.ticks(20)
         assert rig.sources[-1] == 'guided'
@@ -219,16 +234,81 @@ def test_a_verdict_may_come_before_its_chunk_or_after_the_guards_wish() -> None:
 def test_any_other_verdict_changes_nothing(changes: dict[str, Any]) -> None:
     rig = Rig()
     rig.receive()
-    assert not rig.executor.judged(replace(rig.offer, **changes))
+    assert not rig.judged(replace(rig.offer, **changes))
     rig.ticks(10)
     assert set(rig.sources) == {'policy'}
     assert rig.at[2] == pytest.approx(0.2)
 
 
+def test_rows_that_are_named_too_late_do_not_run() -> None:
+    rig = Rig()
+    rig.receive()
+    rig.ticks(round((GUIDED_ROWS + 1.0) * DT / 0.01))
+    assert not rig.judged(rig.offer), 'it has gone on where nobody began to judge'
+    rig.ticks(10)
+    assert set(rig.sources) == {'policy'}
+
+
+def test_a_verdict_about_a_scene_that_is_no_more_changes_nothing() -> None:
+    rig = Rig()
+    rig.receive()
+    rig.ticks(3)
+    assert rig.executor.cut('surprise: object moved', rig.now)
+    assert not rig.judged(rig.offer)
+    rig.ticks(40)
+    assert rig.at[0] < 0.06, 'the cut holds'
+
+
+def test_the_first_rows_that_are_named_stay() -> None:
+    rig = Rig()
+    rig.receive()
+    assert rig.judged(rig.offer)
+    assert not rig.judged(replace(rig.offer, best_sample=0))
+    rig.ticks(20)
+    assert rig.at[0] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_rows_of_an_answer_in_parts_are_not_replaced_by_those_of_its_first_part() -> None:
+    rig = Rig()
+    part = ChunkPart(0, 16, Id(8, 1), rig.now, final=False, executable_rows=16)
+    coarse = replace(rig.chunk, parts=(part,))
+    assert rig.executor.receive(coarse, rig.now) is None
+    assert not rig.judged(rig.offer)
+    fine = replace(rig.chunk, id=Id(3, 2), parts=(replace(part, revision=1, final=True),))
+    rig.executor.receive(fine, rig.now)
+    assert not rig.judged(rig.offer)
+
+
+def test_of_an_answer_in_parts_nothing_is_named() -> None:
+    judging, whole = predictor(post(), detours=True), chunk_of(rows(x=0.006))
+    assert judge(judging, whole).best_sample >= 0
+    part = ChunkPart(0, 16, Id(8, 1), NOW, final=False, executable_rows=16)
+    coarse = replace(whole, id=Id(3, 5), request_id=Id(7, 5), parts=(part,))
+    fine = replace(coarse, id=Id(3, 6), parts=(replace(part, revision=1, final=True),))
+    assert [judge(judging, each).best_sample for each in (coarse, fine)] == [-1, -1]
+
+
+def test_a_change_of_policy_forgets_what_was_named() -> None:
+    rig = Rig()
+    rig.receive()
+    finer = spaces.ee_delta_space(step_m=0.02)
+    rig.executor.configure(PolicySpec('fake', 'other', 2, finer, 16, DT), 6)
+    assert not rig.judged(rig.offer)
+
+
+def test_no_way_around_is_looked_for_where_nothing_is_in_the_way() -> None:
+    there_and_back = np.where(np.arange(16) % 2, 1.0, -1.0)[:, None]
+    wild = chunk_of(there_and_back * rows(x=0.05, z=0.05))
+    verdict = judge(predictor(detours=True), wild)
+    assert not verdict.ok
+    assert verdict.check != 'clearance'
+    assert verdict.best_sample == -1
+
+
 def test_the_next_chunk_is_the_policys_own_again() -> None:
     rig = Rig()
     rig.receive()
-    rig.executor.judged(rig.offer)
+    rig.judged(rig.offer)
     request = next(tick.request for tick in rig.ticks(100) if tick.request)
     rig.chunk = replace(
         rig.chunk, id=Id(3, 2), request_id=request.id, observation_stamp_ns=rig.now,

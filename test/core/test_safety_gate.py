@@ -447,6 +447,16 @@ def test_an_approved_opening_of_which_nothing_comes_is_forgotten() -> None:
     assert not bench.opened
 
 
+def test_an_approval_ends_where_the_fingers_are_closed_again() -> None:
+    bench = Holding(GateConfig(opening='human')).gripped()
+    bench.go(0.1, OPEN)
+    assert bench.guard.approve('gripper', True, bench.now_ns())[0]
+    bench.go(0.1, CLOSED)  # the policy has thought better of it, and goes elsewhere
+    bench.go(0.1, OPEN)
+    assert bench.guard.waits_for == ('gripper',)
+    assert not bench.opened
+
+
 # ---- hold, stop, emergency stop -----------------------------------------------------------------
 
 

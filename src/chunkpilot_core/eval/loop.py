@@ -406,7 +406,7 @@ class _Episode:
         for verdict in self._prediction.due(now_ns) if self._prediction else ():
             self._guard.on_chunk_verdict(verdict, now_ns)
             for executor in self._executors:
-                executor.judged(verdict)
+                executor.judged(verdict, now_ns)
         tick = self._execute(state, now_ns)
         if tick.request is not None:
             self._inference.request(tick.request, now_ns)

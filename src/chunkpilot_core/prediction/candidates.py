@@ -91,8 +91,9 @@ def _detour(
     for group in space.groups:
         if group.kind is Kind.GRIPPER:
             columns = slice(group.start, group.stop)
-            grip = np.minimum.accumulate(rows[:, columns], axis=0)
-            rows[:, columns] = grip
+            opens = np.sign(np.array(group.scale or (1.0,), np.float32))  # in row units
+            grip = np.minimum.accumulate(rows[:, columns] * opens, axis=0)
+            rows[:, columns] = grip * opens
             closing = np.flatnonzero((grip > grip[-1] + GRIP).any(axis=1))
             began = max(began, int(closing[-1]) + 1 if len(closing) else 0)
     place, count = slice(arm.start, arm.start + 3), chunk.horizon - began

@@ -13,6 +13,8 @@ from chunkpilot_core.safety.runtime.limiter import Limiter
 from chunkpilot_core.types import F64
 import numpy as np
 
+CLEARANCE = 'clearance'  # the check that knows what is in the way
+
 SLACK_RAD, SLACK_M = 1e-3, 1e-3
 
 

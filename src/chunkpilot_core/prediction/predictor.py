@@ -17,7 +17,7 @@ from chunkpilot_core.execution.runtime.plan import known_rows, with_residual
 from chunkpilot_core.kinematics import Kinematics
 from chunkpilot_core.prediction import candidates, flaws
 from chunkpilot_core.prediction.dynamics import Dynamics
-from chunkpilot_core.prediction.flaws import Flaw
+from chunkpilot_core.prediction.flaws import CLEARANCE, Flaw
 from chunkpilot_core.prediction.path import Path, PathMaker
 from chunkpilot_core.prediction.rates import Rates, time_scale
 from chunkpilot_core.prediction.sweep import Sweeper, Swept, worse
@@ -118,6 +118,7 @@ class Predictor:
         self._dynamics = Dynamics(robot) if self.config.dynamics else None
         self.space: ActionSpace | None = None
         self._answer = Id(), Id()  # request of the newest chunk, and its first part
+        self._in_parts = False  # it came in more than one message
         self._side = 0.0  # of the last detour: the next one goes the same way if it can
 
     def surroundings_changed(self) -> None:
@@ -134,7 +135,8 @@ class Predictor:
         :param present: the setpoint in force and its velocity, in the robot's order, finite
         """
         if chunk.request_id != self._answer[0] or not chunk.request_id:
-            self._answer = chunk.request_id, chunk.id
+            self._answer, self._in_parts = (chunk.request_id, chunk.id), False
+        self._in_parts |= len(chunk.parts) > 1 or not chunk.final
         named = replace(chunk, id=self._answer[1])
         wrong = self._unfit(named, now_ns)
         if wrong is not None:
@@ -142,9 +144,11 @@ class Predictor:
         rows = with_residual(named)[: max(known_rows(named), 1)]
         outlook = self.outlook(named, rows, present, now_ns)
         verdict = self._verdict(named, outlook, now_ns)
-        if verdict.ok or len(chunk.parts) > 1 or not chunk.final:
+        if verdict.ok or self._in_parts:
             return verdict  # of parts the others don't know the same rows
-        return replace(verdict, best_sample=self._best(named, len(rows), present, now_ns))
+        near = outlook.flaw is not None and outlook.flaw.check == CLEARANCE
+        best = self._best(named, len(rows), present, now_ns, near and self.config.detours)
+        return replace(verdict, best_sample=best)
 
     def outlook(
         self,
@@ -252,14 +256,19 @@ class Predictor:
             clearance_pair=swept.pair if swept else '',
         )
 
-    def _best(self, chunk: ActionChunk, known: int, present: JointState, now_ns: int) -> int:
+    def _best(
+        self, chunk: ActionChunk, known: int, present: JointState, now_ns: int, detours: bool
+    ) -> int:
         """
         Return the candidate to run instead, -1 if there is none: all of it may run as it is.
 
         That is the safest sample; or else the first detour that is safe enough, or the safest.
+
+        :param detours: whether to look at these: they cost many times a judgement, and are for
+            what is in the way
         """
         best, least = -1, np.inf
-        for number in self._in_order(chunk):
+        for number in self._in_order(chunk, detours):
             detour = candidates.is_detour(chunk, number)
             if detour and best >= 0 and (least <= ENOUGH or not candidates.is_detour(chunk, best)):
                 break
@@ -284,11 +293,10 @@ class Predictor:
             return np.inf
         return _worst(outlook.swept.risks if outlook.swept else ())
 
-    def _in_order(self, chunk: ActionChunk) -> list[int]:
+    def _in_order(self, chunk: ActionChunk, detours: bool) -> list[int]:
         """Return the candidates; those to the other side than that taken last come at the end."""
         assert self.space is not None
-        config = self.config
-        found = candidates.numbers(chunk, self.space, config.candidates, config.detours)
+        found = candidates.numbers(chunk, self.space, self.config.candidates, detours)
         return sorted(found, key=lambda n: candidates.side(chunk, n) * self._side < 0.0)
 
 

@@ -9,7 +9,7 @@ apart in between; only where that is not enough the way is divided further.
 from dataclasses import dataclass
 
 from chunkpilot_core.clearance.base import Clearance
-from chunkpilot_core.prediction.flaws import Flaw
+from chunkpilot_core.prediction.flaws import CLEARANCE, Flaw
 from chunkpilot_core.types import F64
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +98,7 @@ class Sweeper:
             p = int(np.argmin(depth))
             flaw = Flaw(
                 int(rows[i]),
-                'clearance',
+                CLEARANCE,
                 f'{clearance.names[p]} would be {closest[i, p]:.4f} m apart, '
                 f'needed {limits[i, p]:.4f} m',
             )

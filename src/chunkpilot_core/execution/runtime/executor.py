@@ -49,6 +49,7 @@ LATE_TICK_S = 0.005
 JUMP_NS = NS_PER_S // 2  # of ROS time from the steady clock; reading both never takes so long
 LONGEST_TICK = 3  # periods that plan time moves by after a stall, so that no path is jumped over
 LEAST_SCALE = 1e-4  # of full speed; slower is standing still
+GUIDED_ROWS = 3.0  # that a verdict may take: what ran meanwhile displaces the rows that it names
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ class Executor:
         motion = Motion(spec.space, config)
         self._queue = PlanQueue(spec.space, self.strategy, motion, config)
         self._queue.count = self._count
+        self._received.clear()
+        self._offers.clear()
         self._recorder = Recorder(config.trace_ticks, spec.space.target_size)
         if self._now_ns is not None:
             self._queue.reset_clock(self._now_ns)
@@ -241,7 +244,10 @@ class Executor:
         :returns: whether there was a horizon to cut
         """
         plan = self._queue.last if self._spec else None
-        if plan is None or plan.decision.cut:
+        if plan is None:
+            return False
+        plan.overtaken = True
+        if plan.decision.cut:
             return False
         wait_ns = round(self._queue.clock.slope * nanoseconds(self._scheduler.delays.value_s))
         stop = late_rows(plan.chunk, plan.start_ns, self._queue.plan_at(now_ns) + wait_ns)
@@ -274,22 +280,25 @@ class Executor:
         self._withdrawn.append((event.chunk_id, event.keep_rows, reason))
         return self._withdraw(event.chunk_id, event.keep_rows, reason, now_ns)
 
-    def judged(self, verdict: ChunkVerdict) -> bool:
+    def judged(self, verdict: ChunkVerdict, now_ns: int) -> bool:
         """
         Follow predict_node: where it names other rows than those of a bad chunk, these run.
 
-        They keep the chunk's id; commands made of them say so by their source.
+        They keep the chunk's id; commands made of them say so by their source. Those that are
+        named too late would begin where nobody has judged them, and don't run.
 
         :returns: whether other rows run now
         """
         if verdict.ok or verdict.best_sample < 0 or self._spec is None:
             return False
         self._offers.append(verdict)
-        return self._guide(verdict, self._spec)
+        return self._guide(verdict, self._spec, now_ns)
 
-    def _guide(self, verdict: ChunkVerdict, spec: PolicySpec) -> bool:
+    def _guide(self, verdict: ChunkVerdict, spec: PolicySpec, now_ns: int) -> bool:
         chunk = next((one for one in self._received if one.id == verdict.chunk_id), None)
-        if chunk is None:
+        if chunk is None or self._in_parts(chunk) or chunk.space_hash != spec.space.hash:
+            return False
+        if seconds(now_ns - verdict.stamp_ns) > GUIDED_ROWS * chunk.dt_s:
             return False
         rows = candidates.rows_of(chunk, spec.space, verdict.best_sample)
         if rows is None:
@@ -299,6 +308,11 @@ class Executor:
             confidence=None, waypoint=None,
         )  # fmt: skip
         return self._queue.guide(other, f'guided: {verdict.check}: {verdict.reason}')
+
+    def _in_parts(self, chunk: ActionChunk) -> bool:
+        """Whether an answer has come in more than one message: a verdict is of all of them."""
+        parts = [one for one in self._received if one.request_id == chunk.request_id]
+        return len(parts) > 1 or not chunk.final
 
     def _withdraw(self, chunk_id: Id, rows: int, reason: str, now_ns: int) -> bool:
         changed = self._queue.withdraw(chunk_id, rows, reason)
@@ -335,7 +349,7 @@ class Executor:
                 self._withdraw(chunk_id, rows, why, now_ns)
         for verdict in self._offers:
             if verdict.chunk_id == chunk.id and self._spec is not None:
-                self._guide(verdict, self._spec)
+                self._guide(verdict, self._spec, now_ns)
 
     def _foreign(self, chunk: ActionChunk) -> str | None:
         if self._spec is None or self._gate.status is None:

@@ -14,7 +14,8 @@ class Plan:
     ``actions`` (H, A) are the chunk's with the learner's residual added; ``last_started`` is the
     row that began last; ``begun_ns`` is when the plan took over, which may be within a row. Of a
     chunk that is still being refined the first ``known`` rows mean something. ``guided`` rows are
-    not the chunk's own: what predict_node found better runs instead.
+    not the chunk's own: what predict_node found better runs instead. ``overtaken``: the scene has
+    departed from what the chunk rests on.
     """
 
     chunk: ActionChunk
@@ -30,6 +31,7 @@ class Plan:
     known: int
     limit: int = 1 << 30  # rows that may run, whatever comes later of the chunk
     guided: bool = False
+    overtaken: bool = False
 
     @property
     def end_ns(self) -> int:

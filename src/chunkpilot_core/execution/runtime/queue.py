@@ -151,10 +151,10 @@ class PlanQueue:
         Run all rows of a chunk that have not started as they are now, and nothing but them.
 
         :param chunk: a plan's, with other rows
-        :returns: whether there is a plan of it that has rows left
+        :returns: whether there is a plan of it that has rows left, and still means something
         """
         plan = next((p for p in (self.next, self.active) if p and p.chunk.id == chunk.id), None)
-        if plan is None or plan.last_started + 1 >= plan.known:
+        if plan is None or plan.guided or plan.overtaken or plan.last_started + 1 >= plan.known:
             return False
         decision = replace(plan.decision, chosen=plan.known, reason=reason, cut=False)
         self.revise(plan, chunk, decision)

@@ -222,7 +222,8 @@ class Gate:
         if entry is None:
             return
         grip = group.kind is Kind.GRIPPER and self._holds
-        on = grip and group.values[0] >= fingers.sum() and not self._expired(entry)
+        begun = group.values[0] > entry.wish.last + LETS_GO  # else it is closed again, or still
+        on = grip and begun and group.values[0] >= fingers.sum() and not self._expired(entry)
         if entry.decided and on:
             return  # allowed, and still on its way
         del self._waiting[group.name]
