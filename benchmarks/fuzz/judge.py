@@ -92,7 +92,7 @@ class Judge:
             wrong.append('sends while DISARMED')
         if before in LATCHED and state not in LATCHED and 'reset' not in asked:
             wrong.append(f'{before.name} -> {state.name} without a reset')
-        if before is ArmState.ESTOP and state is ArmState.STOPPED:
+        if before is ArmState.ESTOP and state is ArmState.STOPPED and 'reset' not in asked:
             wrong.append('ESTOP -> STOPPED')
         if before in (*LATCHED, ArmState.DISARMED) and state in LIVE and 'arm' not in asked:
             wrong.append(f'{before.name} -> {state.name} without arming')

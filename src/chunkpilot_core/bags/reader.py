@@ -228,6 +228,11 @@ class BagReader:
         if not self.path.is_dir():
             return (regular_file(self.path, self.path.parent),)
         if not (self.path / 'metadata.yaml').exists():
+            inside = sorted(found.parent.name for found in self.path.glob('*/metadata.yaml'))
+            if inside:
+                raise BagError(
+                    f'{self.path}: a folder with {len(inside)} bags, name one: {inside[-1]}'
+                )
             raise BagError(f'{self.path}: no bag, or an unfinished one: it has no metadata.yaml')
         self._metadata = metadata_file.read(self.path)
         return tuple(regular_file(self.path / name, self.path) for name in self._metadata.files)

@@ -48,12 +48,12 @@ def main(args: argparse.Namespace) -> str | None:
     out: Path = args.out
     check_request(args.episodes, args.seed, args.timeout)
     check_writable(out)
-    for name in ('summary.json', 'run.json', 'episode.npz', 'episode.gif', 'episode.png'):
-        (out / name).unlink(missing_ok=True)
     given = {'task': args.task, 'priority': priority(), **assignments(args.arguments)}
     if 'policy' in given and args.launch == LAUNCH:  # else its node would die again and again
         given['policy'] = _checks.policy(given['policy'], given['task'])
     nodes = interpreter.interpret(interpreter.find(args.launch), given)
+    for name in ('summary.json', 'run.json', 'episode.npz', 'episode.gif', 'episode.png'):
+        (out / name).unlink(missing_ok=True)  # of the run before
     print(f'{len(nodes)} nodes, {args.episodes} episodes; node output: {out}/log', flush=True)
     with ExitStack() as stack:
         domain = stack.enter_context(isolation.own_domain())

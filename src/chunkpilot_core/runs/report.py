@@ -15,11 +15,11 @@ FILM_HZ = 12.5
 LAST_FRAME_MS = 1500
 COLUMNS = ('x', 'y', 'z', 'gripper')
 SILENCE_S = 0.1
+BUSY_PCT = 1.0  # of control ticks more than 5 ms late: figures are the machine's then
 
 
 def table(summary: Mapping[str, Any]) -> str:
     """Return the numbers of a run as text."""
-    guard = {name: count for name, count in summary['guard'].items() if count and name != 'pass'}
     restarts = summary.get('node_restarts') or {}
     lines = [
         ('task, policy, strategy', '{task}, {policy}, {strategy}'.format(**summary)),
@@ -31,7 +31,7 @@ def table(summary: Mapping[str, Any]) -> str:
         ('ticks more than 5 ms late', _number(summary['deadline_miss_pct'], '%')),
         ('execution tick to robot p50, p99', _pair(summary['command_latency_ms'], 'p50', 'p99')),
         ('observation age when acted on p50', _pair(summary['observation_age_ms'], 'p50')),
-        ('guard beside pass', ', '.join(f'{key} {n}' for key, n in guard.items()) or 'nothing'),
+        ('guard ticks beside pass', _altered(summary['guard'])),
         ('nodes started again', ', '.join(f'{key} {n}' for key, n in restarts.items()) or 'none'),
         ('CPU of others', _number(summary['cpu_cores']['foreign'], ' cores')),
     ]
@@ -40,8 +40,16 @@ def table(summary: Mapping[str, Any]) -> str:
         for end in summary['per_episode']
         if end['outcome'] == 'aborted'
     ]
+    if (summary['deadline_miss_pct'] or 0.0) > BUSY_PCT:
+        lines.append(('this machine was busy', 'guard and success suffer; see chunkpilot doctor'))
     width = max(len(name) for name, _ in lines)
     return '\n'.join(f'  {name.ljust(width)}  {value}' for name, value in lines)
+
+
+def _altered(ticks: Mapping[str, int]) -> str:
+    """Return how often the guard did something, of all ticks."""
+    told = [f'{name} {count}' for name, count in ticks.items() if count and name != 'pass']
+    return f'{", ".join(told)} of {sum(ticks.values())}' if told else 'none'
 
 
 def _number(value: float | None, unit: str = '') -> str:
