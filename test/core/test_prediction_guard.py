@@ -119,6 +119,19 @@ def test_a_policy_that_is_asked_ever_anew_does_not_crawl_on_blindly(plan) -> Non
     assert plan.rig.last.verdict.speed_scale > 0.1
 
 
+def test_a_policy_that_is_asked_every_row_runs_on_verdicts_that_come_one_chunk_late(plan) -> None:
+    plan.judge()
+    for _ in range(20):
+        plan.ticks(round(ROW_S / 0.01))
+        plan.next_chunk()
+        plan.ticks(1)
+        plan.judge(chunk=plan.chunk - 1)  # the newer one runs already
+    assert min(plan.ticks(2)) > 0.8
+    plan.next_chunk()
+    plan.ticks(200)  # and none comes any more
+    assert plan.rig.last.verdict.speed_scale == 0.0
+
+
 @pytest.mark.matrix(32)
 def test_a_verdict_of_another_chunk_is_none_of_this(plan) -> None:
     plan.judge(chunk=7)

@@ -5,6 +5,7 @@ Slowing keeps the path: the arm comes to rest before the row that may not run, a
 stopped when the verdict comes. Nothing here waits for a peer: a slow or dead one costs speed only.
 """
 
+from collections import deque
 from dataclasses import dataclass
 import math
 
@@ -14,6 +15,7 @@ from chunkpilot_core.safety.runtime.mover import FALL_S
 from chunkpilot_core.types import ChunkVerdict as Verdict
 from chunkpilot_core.types import Command, Id, Reaction, seconds
 
+LEFT = 8  # chunks; verdicts of older ones are not kept
 GUIDED = 'guided'  # source of a command made of rows that a verdict names, not of the chunk's own
 
 
@@ -56,6 +58,8 @@ class ChunkVerdict(Check):
         self._chunk, self._row = Id(), -1
         self._first = 0  # row of the chunk that ran first
         self._spent = 0  # rows that ran without a verdict before this chunk
+        self._left: deque[tuple[Id, int]] = deque(maxlen=LEFT)
+        """Chunks that ran unjudged, oldest first, and the rows spent when each of them ended."""
         self._passed_s = 0.0  # of the row, in plan time
         self._length = 0  # of the chunk, 0 = not known
         self._told: Verdict | None = None
@@ -71,6 +75,9 @@ class ChunkVerdict(Check):
         self._follow(command, situation)
         if verdict is not None:
             self._spent, self._first = 0, command.row + 1
+            self._left.clear()
+        else:
+            self._catch_up(situation)
         found = self._judged(command, verdict, situation)
         if found is None or found.scale > 0.0:
             self._blocked_s = 0.0
@@ -91,7 +98,21 @@ class ChunkVerdict(Check):
         """Count the rows of the chunk that ran, and forget it."""
         if self._chunk:
             self._spent += max(self._row + 1 - self._first, 0)
+            self._left.append((self._chunk, self._spent))
         self._chunk = Id()
+
+    def _catch_up(self, situation: Situation) -> None:
+        """
+        Count from the end of the newest chunk that ran and has been judged by now.
+
+        A policy that is asked ever anew has a newer chunk running whenever a verdict comes.
+        """
+        for chunk_id, spent in reversed(self._left):
+            if verdict_of(situation, chunk_id) is not None:
+                self._spent -= spent
+                left = [(newer, more - spent) for newer, more in self._left if more > spent]
+                self._left = deque(left, maxlen=LEFT)
+                return
 
     def _used_up(self, command: Command | None, situation: Situation) -> Finding | None:
         """Stand still between chunks, too, when no row may run without a verdict any more."""
