@@ -153,6 +153,7 @@ def test_a_guard_that_was_restarted_knows_a_lasting_list(graph: Any) -> None:
     seer.publish(convert.obstacles_to_msg(told, 'world'))
     graph.guard_process.kill()
     graph.guard_process.wait()
+    graph.states.clear()  # of the dead one
     graph.guard_process = graph.start_guard()
     graph.ready()
     graph.armed()
