@@ -41,7 +41,9 @@ def table(summary: Mapping[str, Any]) -> str:
         if end['outcome'] == 'aborted'
     ]
     if (summary['deadline_miss_pct'] or 0.0) > BUSY_PCT:
-        lines.append(('too slow or too busy', 'the guard and success suffer; see chunkpilot doctor'))
+        lines.append(
+            ('too slow or too busy', 'the guard and success suffer; see chunkpilot doctor')
+        )
     width = max(len(name) for name, _ in lines)
     return '\n'.join(f'  {name.ljust(width)}  {value}' for name, value in lines)
 
