@@ -308,6 +308,14 @@ def test_rows_that_got_old_while_they_waited_do_not_free_others(plan) -> None:
     assert plan.ticks(110)[-1] == 1.0
 
 
+def test_a_verdict_that_comes_between_chunks_frees_the_arm(plan) -> None:
+    plan.ticks(60)  # to the end of what may run unjudged
+    still = lambda: plan.rig.joints(plan.rig.measured[:7])  # noqa: E731
+    assert plan.rig.ticks(20, still).speed_scale == 0.0
+    plan.judge()
+    assert plan.rig.ticks(110, still).speed_scale == 1.0
+
+
 def test_who_else_moves_the_arm_waits_for_no_verdict(plan) -> None:
     plan.ticks(60)
     hand = lambda: plan.rig.joints(plan.rig.measured[:7], source='teleop')  # noqa: E731

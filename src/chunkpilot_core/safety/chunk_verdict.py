@@ -70,6 +70,7 @@ class ChunkVerdict(Check):
         command = situation.flow.accepted
         if command is None or command.row < 0 or not command.chunk_id:
             self._leave()
+            self._catch_up(situation)
             return self._news(situation) or self._used_up(command, situation)
         verdict = verdict_of(situation, command.chunk_id)
         self._follow(command, situation)
