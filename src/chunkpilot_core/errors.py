@@ -18,11 +18,19 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-        hint = f' Did you mean {near[0]!r}?' if near else ''
-        super().__init__(f'unknown {what} {name!r}.{hint} Known: {", ".join(names) or "none"}')
-        self.name = name
-        self.nearest = near[0] if near else None
+        self.name, self.nearest = name, nearest(name, names)
+        said = hint(self.nearest)
+        super().__init__(f'unknown {what} {name!r}.{said} Known: {", ".join(names) or "none"}')
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like another one, None if none is."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+
+
+def hint(name: str | None) -> str:
+    """Return the question whether a name was meant, to append to a sentence; '' for None."""
+    return f' Did you mean {name!r}?' if name else ''
 
 
 class InvalidDataError(ChunkpilotError):

@@ -8,7 +8,6 @@ bytes pass as they are. What the faults do is in :mod:`chunkpilot_core.faults`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-import difflib
 import os
 import signal
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 from chunkpilot.msg import GuardState
 from chunkpilot_core.config import option
-from chunkpilot_core.errors import ChunkpilotError, ConfigError, UnknownNameError
+from chunkpilot_core.errors import ChunkpilotError, ConfigError, hint, nearest, UnknownNameError
 from chunkpilot_core.faults import plan as plans
 from chunkpilot_core.faults import processes
 from chunkpilot_core.faults.processes import ProcessFault, Sleep
@@ -148,14 +147,12 @@ class FaultInjectorNode(spin.SupervisedNode):
                 continue
             clean = self.resolve_topic_name(self._config.prefix + topic)
             there = [name for name in known if name != clean and self.count_publishers(name)]
-            near = difflib.get_close_matches(clean, there, n=1)
             unmapped = self.resolve_topic_name(topic)
-            if unmapped in there:  # its publisher is there, and was not remapped
-                near = [unmapped]
-            hint = f' Did you mean {near[0]!r}?' if near else ''
+            # Its publisher may be there, and was not remapped.
+            near = unmapped if unmapped in there else nearest(clean, there)
             self.get_logger().warning(
                 f'nobody publishes {clean!r} after {MISSED_S:g} s: no fault on {topic!r} is '
-                f'injected until somebody does.{hint}'
+                f'injected until somebody does.{hint(near)}'
             )
 
     def _connect(self, relay: Relay) -> None:

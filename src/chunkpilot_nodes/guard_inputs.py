@@ -33,13 +33,16 @@ TOPICS = {
     'joint_states': (JointState, qos.SENSOR),
     'estop': (EStop, qos.LATCHED),
     'observation': (Observation, qos.RELIABLE_10),
-    'obstacles': (ObstacleList, qos.LATCHED),  # where they are kept: see lasting.py
+    'obstacles': (ObstacleList, qos.KEPT),
     'chunk': (ActionChunk, qos.RELIABLE_10),
     'chunk_verdict': (ChunkVerdict, qos.RELIABLE_10),
     'policy/info': (PolicyInfo, qos.LATCHED),
     'episode': (EpisodeEvent, qos.LATCHED),
 }
-"""Type and quality of service by topic; each has a method of :class:`Inputs` of its name."""
+"""
+Type and quality of service by topic; each has a method of :class:`Inputs` of its name. KEPT ones
+are heard as :mod:`chunkpilot_nodes.lasting` does.
+"""
 
 SERVICES = ('arm', 'recover', 'disarm', 'hold', 'resume', 'stop', 'reset')
 """Services ``guard/...`` of type GuardCommand; each is a method of the guard."""

@@ -136,7 +136,7 @@ class GuardNode(spin.SupervisedNode):
             self._outputs.append((create(Float64MultiArray, output.topic, qos.COMMAND), columns))
         self._snapshot = create(GuardParameters, 'guard/parameters', qos.LATCHED)
         for topic, (kind, profile) in TOPICS.items():
-            if topic == 'obstacles':
+            if profile is qos.KEPT:
                 lasting.subscribe(self, kind, topic, self._taker(topic))
             else:
                 self.create_subscription(kind, topic, self._taker(topic), profile)

@@ -196,7 +196,7 @@ class Limiter:
 
     def limits_along(self, position: F64, velocity: F64) -> F64:
         """Return how fast joints may be where they are, moving as they do, shape (..., J)."""
-        if not self._slow_ends.any():
+        if not self._eases:
             return np.broadcast_to(self.max_velocity, np.shape(position))
         room = np.where(velocity > 0.0, self.hard_upper - position, position - self.hard_lower)
         return np.minimum(self.max_velocity, self._near_end(room, 0.0))
