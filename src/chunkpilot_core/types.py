@@ -447,6 +447,7 @@ class Command:
     max_row_age_s: float = 0.0
     starved: bool = False
     space_hash: str = ''
+    speed_scale: float = 1.0
     tick_steady_ns: int = 0
 
 

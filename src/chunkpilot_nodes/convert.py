@@ -555,6 +555,7 @@ def command_to_msg(value: types.Command) -> Command:
             for group in value.groups
         ],
         space_hash=value.space_hash,
+        speed_scale=float(value.speed_scale),
         tick_steady_ns=int(value.tick_steady_ns),
     )
     msg.header.stamp = to_time(value.stamp_ns)
@@ -591,6 +592,7 @@ def command_from_msg(msg: Command) -> types.Command:
         max_row_age_s=float(msg.max_row_age_s),
         starved=bool(msg.starved),
         space_hash=msg.space_hash,
+        speed_scale=float(msg.speed_scale),
         tick_steady_ns=int(msg.tick_steady_ns),
     )
 

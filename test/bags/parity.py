@@ -74,7 +74,7 @@ class Run:
 
 TOPICS = (
     *('/joint_states', '/camera/front/image/compressed', '/task', '/observation', '/episode'),
-    *('/command', '/verdict', '/guard/state', '/guard/speed_scale'),
+    *('/command', '/verdict', '/guard/state'),
     *('/policy/info', '/chunk', '/chunk_request', '/horizon'),
 )
 
@@ -183,14 +183,14 @@ def decisions(
             executor.receive(convert.chunk_from_msg(message), now_ns)
         elif what == 'guard':
             executor.set_guard(convert.guard_state_from_msg(message), now_ns)
-        elif what == 'scale':
-            executor.set_speed_scale(float(message.data))
         elif what == 'episode':
             running = message.event == EpisodeEvent.START
             executor.set_episode(running, message.task_id, now_ns, message.episode_id)
         elif what == 'observation':
             executor.observe(convert.observation_from_msg(message), now_ns)
         else:
+            if message is not None:
+                executor.set_speed_scale(message.speed_scale)
             tick = executor.tick(now_ns, measure(now_ns), now_ns)
             if tick.decision is not None:
                 again.append(tick.decision)
@@ -215,14 +215,18 @@ class ToldDelays(DelayEstimator):
 
 
 def moments(run: Run) -> list[tuple[int, str, Any]]:
-    """Return what an executor was told, in order: ticks by their stamps, the rest as received."""
-    ticks: dict[int, None] = {}
-    for topic in ('/command', '/chunk_request', '/horizon'):
+    """
+    Return what an executor was told, in order: ticks by their stamps, the rest as received.
+
+    A command says by which speed scale it went: when a scale was heard, no bag tells.
+    """
+    ticks: dict[int, Any] = {}
+    for topic in ('/chunk_request', '/horizon'):
         ticks |= dict.fromkeys(stamp for stamp, _ in stamped(run, topic))
-    told = [(stamp, 'tick', None) for stamp in ticks]
+    ticks |= dict(stamped(run, '/command'))
+    told = [(stamp, 'tick', command) for stamp, command in ticks.items()]
     for topic, what in (
         ('/guard/state', 'guard'),
-        ('/guard/speed_scale', 'scale'),
         ('/episode', 'episode'),
         ('/observation', 'observation'),
         ('/chunk', 'chunk'),
@@ -233,8 +237,16 @@ def moments(run: Run) -> list[tuple[int, str, Any]]:
 
 
 def _heard_ns(run: Run, entry: tuple[int, str, Any], ticks: list[int]) -> int:
-    """Return when a chunk was taken: between the tick that told its horizon and the one before."""
+    """
+    Return when a message was taken.
+
+    A chunk between the tick that told its horizon and the one before; the end of the episode, the
+    only one of a run, after all decisions of it.
+    """
     at_ns, what, message = entry
+    if what == 'episode' and message.event != EpisodeEvent.START:
+        decided = (convert.to_ns(m.header.stamp) for m in run.all('/horizon'))
+        return max(at_ns, 1 + max(decided, default=0))
     if what != 'chunk':
         return at_ns
     chosen = (m for m in run.all('/horizon') if m.chunk_id.seq == message.id.seq)

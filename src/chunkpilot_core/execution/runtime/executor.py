@@ -443,6 +443,7 @@ class Executor:
             max_row_age_s=plan.max_age_s if plan else 0.0,
             starved=plan is None,
             space_hash=spec.space.hash,
+            speed_scale=self._scale,
             tick_steady_ns=steady_ns,
         )
 
