@@ -20,12 +20,13 @@ PATIENT = (
     'joint_state.stop_s:=5.0',
     'ladder_count:=100',
 )
+# The arm swings; frozen for 2 s it is long enough in motion, wherever it turns.
 PLAN = """
 begin: armed
 topics:
   joint_states:
     - {kind: nan, index: 3, start_s: 8.0, end_s: 8.3}
-    - {kind: freeze, start_s: 18.0, end_s: 19.0}
+    - {kind: freeze, start_s: 18.0, end_s: 20.0}
     - {kind: drop, start_s: 23.0, end_s: 24.0}
   command:
     - {kind: drop, start_s: 13.0, end_s: 13.6}
