@@ -7,6 +7,10 @@ import sys
 
 from chunkpilot_core import cli
 from chunkpilot_core.errors import ConfigError
+from chunkpilot_core.files import write_json
+from chunkpilot_core.runs.episodes import Finish
+from chunkpilot_core.runs.summary import Tally
+from chunkpilot_core.types import EpisodeOutcome, ExecutionStats, Task
 import pytest
 
 
@@ -79,6 +83,47 @@ def test_demo_refuses_before_the_graph_starts(monkeypatch, tmp_path, capsys, wor
     err = capsys.readouterr().err
     assert message in err
     assert err.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+    ('words', 'outcomes', 'code', 'message'),
+    [
+        ((), ('SUCCESS', 'FAILURE'), 0, ''),
+        ((), ('SUCCESS', 'ABORTED'), 0, ''),
+        (('--strict',), ('SUCCESS', 'FAILURE'), 0, ''),
+        (('--strict',), ('SUCCESS', 'ABORTED'), 1, '1 of 2 episodes were aborted, see above'),
+    ],
+)
+def test_a_demo_with_an_aborted_episode_is_an_error_only_where_that_is_asked_for(
+    monkeypatch, tmp_path, capsys, words, outcomes, code, message
+):
+    """An unsolved task is a figure; of an aborted episode the reason is told in any case."""
+
+    class Graph:
+        """Ends at once with what the task node would have summed up."""
+
+        interrupted = False
+
+        def __init__(self, *_):
+            self.restarts = {}
+
+        def run(self):
+            ends = [
+                Finish(f'run-{i}', Task('', 'push'), i, EpisodeOutcome[name], 'it holds', 1.0)
+                for i, name in enumerate(outcomes)
+            ]
+            stats = ExecutionStats(0, 1, 'fixed', 0, episode_id='run-0', executed_rows=30)
+            tally = Tally(finished=ends, stats={'run-0': stats})
+            summary = tally.summary(task='push', policy='mlp', strategy='fixed')
+            write_json(tmp_path / 'run.json', summary)
+            return 0
+
+    monkeypatch.setattr('chunkpilot_core.cli.demo.Supervisor', Graph)
+    assert cli.main(['demo', '--out', str(tmp_path), *words]) == code
+    told = capsys.readouterr()
+    assert message in told.err
+    assert bool(told.err) == bool(code)
+    assert ('seed 1 aborted' in told.out) == ('it holds' in told.out) == ('ABORTED' in outcomes)
 
 
 def test_show_args_and_dry_run(capsys):

@@ -36,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', type=Path, default=Path('runs/demo'), help='default: %(default)s')
     parser.add_argument('--launch', default=LAUNCH, help='default: %(default)s')
     parser.add_argument('--verbose', action='store_true', help='show what the nodes print')
+    parser.add_argument(
+        '--strict',
+        action='store_true',
+        help='exit code 1 also when an episode was aborted, that is did not run until its task '
+        'was solved or its time over; the guard may hold an arm on a busy machine, so that '
+        'without this it is 1 only when a node died or nothing was executed. An unsolved task is '
+        'a figure, no error',
+    )
     parser.add_argument('arguments', nargs='*', metavar='NAME:=VALUE', help='for the launch file')
 
 
@@ -73,7 +81,11 @@ def main(args: argparse.Namespace) -> str | None:
     summary = conclude(out, known, time.monotonic() - started)
     if restarts or code:
         return f'a node died: {restarts or "see above"}; see {out}/log'
-    return None if summary['executed_rows'] else 'nothing was executed'
+    if not summary['executed_rows']:
+        return 'nothing was executed'
+    if args.strict and summary['aborted']:
+        return f'{summary["aborted"]} of {summary["episodes"]} episodes were aborted, see above'
+    return None
 
 
 def check_writable(out: Path) -> None:
