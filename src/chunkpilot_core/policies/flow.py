@@ -4,20 +4,20 @@ Flow matching: chunks are noise that a learned velocity field carries to the dem
 Lipman et al. 2023 (arXiv 2210.02747), as an action head as in pi0 (Black et al. 2024, arXiv
 2410.24164): the network is trained on the straight path x_t = (1 - t) noise + t chunk to predict
 its velocity chunk - noise, and sampling integrates it with a few Euler steps. Differs from pi0: a
-perceptron in place of a transformer, and ``temperature`` scales the noise that sampling starts
-from (1 = the learned distribution, 0 = its centre). Guidance completes a chunk whose first rows
-are given, as in real-time chunking (Black et al. 2025, arXiv 2506.07339).
+perceptron or a small transformer that is trained from nothing; and ``temperature`` scales the
+noise that sampling starts from (1 = the learned distribution, 0 = its centre). Guidance completes
+a chunk whose first rows are given, as in real-time chunking (Black et al. 2025, arXiv 2506.07339).
 """
 
 from dataclasses import dataclass
 
 from chunkpilot_core.config import option
-from chunkpilot_core.policies.nets.residual_mlp import ResidualMlp, time_features
+from chunkpilot_core.policies.nets.attention import check_width
+from chunkpilot_core.policies.nets.dit import DiT
+from chunkpilot_core.policies.nets.residual_mlp import FlatField
 from chunkpilot_core.policies.runtime.net_policy import Batch, Guide, masked_mean, NetPolicy
 import torch
 from torch import nn, Tensor
-
-TIME_FEATURES = 16
 
 
 class FlowPolicy(NetPolicy):
@@ -27,8 +27,14 @@ class FlowPolicy(NetPolicy):
     class Config:
         """Network, sampler and training of the flow."""
 
-        width: int = option(256, 'Neurons of a hidden layer.', min=8, max=4096)
+        network: str = option(
+            'mlp', 'mlp: a perceptron; dit: a transformer over rows.', choices=('mlp', 'dit')
+        )
+        width: int = option(
+            256, 'Neurons of a hidden layer, or numbers of a row.', min=8, max=4096
+        )
         depth: int = option(4, 'Hidden layers.', min=1, max=32)
+        heads: int = option(4, 'Heads of an attention of dit.', min=1, max=64)
         flow_steps: int = option(10, 'Euler steps of one sample.', min=1, max=1000)
         guided_steps: int = option(
             5, 'Euler steps of a sample that continues given rows.', min=1, max=1000
@@ -44,14 +50,21 @@ class FlowPolicy(NetPolicy):
             0.999, 'Moving average of the weights that is kept.', min=0.0, max=1.0
         )
 
+        def __post_init__(self) -> None:
+            """Refuse a width that does not fit."""
+            if self.network == 'dit':
+                check_width(self.width, self.heads)
+
     config: Config
     capabilities = ('samples', 'guidance', 'future_state')
 
     def build(self) -> nn.Module:
         """Return the velocity field: of the noisy chunk, the inputs and the flow time."""
-        rows = self.spec.horizon * self.spec.space.size
-        size = rows + self.encoded_size + TIME_FEATURES
-        return ResidualMlp(size, rows, self.config.width, self.config.depth)
+        config, spec = self.config, self.spec
+        size = (self.encoded_size, spec.horizon, spec.space.size, config.width)
+        if config.network == 'mlp':
+            return FlatField(*size, config.depth)
+        return DiT(*size, config.heads, config.depth)
 
     def loss(self, batch: Batch, random: torch.Generator) -> Tensor:
         """Return the squared error of the velocity on random points of the straight paths."""
@@ -102,6 +115,5 @@ class FlowPolicy(NetPolicy):
         return chunks
 
     def _velocity(self, chunks: Tensor, encoded: Tensor, time: Tensor) -> Tensor:
-        read = torch.cat((chunks.flatten(1), encoded, time_features(time, TIME_FEATURES)), dim=1)
-        velocity: Tensor = self.net(read)
-        return velocity.unflatten(1, chunks.shape[1:])
+        velocity: Tensor = self.net(chunks, encoded, time[:, None])
+        return velocity
