@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.execution import cases, record, report
 from benchmarks.execution.reference import Case
-from tqdm import tqdm
+from chunkpilot_core.runs.progress import progress_bar
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / 'runs' / 'bench-execution'
@@ -181,7 +181,7 @@ def run_all(
 ) -> None:
     """Measure cases side by side; whatever happens, no process is left."""
     waiting, running = list(todo), dict[subprocess.Popen[bytes], Case]()
-    with tqdm(total=len(todo), unit='case', disable=not todo) as bar, ended(running):
+    with progress_bar('cases', len(todo), quiet=not todo) as bar, ended(running):
         while waiting or running:
             if waiting and len(running) < jobs:
                 case = waiting.pop(0)

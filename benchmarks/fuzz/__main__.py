@@ -23,8 +23,8 @@ from benchmarks.fuzz.attack import Episode
 from benchmarks.fuzz.sim import SimEpisode
 from chunkpilot_core import files
 from chunkpilot_core import robot as robots
+from chunkpilot_core.runs.progress import progress_bar
 from chunkpilot_core.types import Reaction
-from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / 'runs' / 'fuzz'
@@ -64,7 +64,7 @@ def campaign(robot: robots.Robot, kind: str, ticks: int, done: dict[str, Any], f
     name, (_, length) = TICKS[kind], KINDS[kind]
     began = saved = time.monotonic()
     before_s = done['seconds']
-    with tqdm(total=ticks, initial=done[name], unit='tick', desc=kind, disable=None) as bar:
+    with progress_bar(kind, ticks, initial=done[name], unit='tick') as bar:
         while done[name] < ticks:
             count = min(length, ticks - done[name])
             attack(robot, kind, done, count)

@@ -27,10 +27,10 @@ from chunkpilot_core.eval.latency import LatencyModel
 from chunkpilot_core.eval.loop import Frame, Loop
 from chunkpilot_core.eval.statistics import paired_difference, wilson
 from chunkpilot_core.kinematics import Kinematics
+from chunkpilot_core.runs.progress import progress_bar
 from chunkpilot_core.safety.runtime.gate_config import GateConfig
 from chunkpilot_core.tasks.stack import Stack
 import numpy as np
-from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / 'runs' / 'bench-gate'
@@ -96,7 +96,7 @@ def main() -> int:
         if f'{case.name} {seed}' not in done
     ]
     try:
-        for seed, case in tqdm(left, unit='episode', disable=not sys.stderr.isatty()):
+        for seed, case in progress_bar('episodes', items=left):
             done[f'{case.name} {seed}'] = run(loop, policy, seed, case)
             files.write_json(file, {'of': key, 'episodes': done})
     except KeyboardInterrupt:

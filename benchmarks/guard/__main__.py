@@ -27,10 +27,10 @@ from chunkpilot_core.clearance.runtime import choice
 from chunkpilot_core.errors import ConfigError
 from chunkpilot_core.prediction.predictor import Predictor
 from chunkpilot_core.robot import Robot
+from chunkpilot_core.runs.progress import progress_bar
 from chunkpilot_core.safety.runtime.guard import Guard, GuardTick
 from chunkpilot_core.types import ArmState, F64, JointState, Reaction
 import numpy as np
-from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / 'runs' / 'bench-guard'
@@ -139,7 +139,7 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # as the node does
     share = max(args.ticks // args.rounds, 1)
-    with tqdm(total=share * args.rounds * len(benches), unit=' ticks', disable=None) as bar:
+    with progress_bar('ticks', share * args.rounds * len(benches), unit=' ticks') as bar:
         for _ in range(args.rounds):
             for name, bench in benches.items():
                 bar.set_description(name)

@@ -28,7 +28,7 @@ from benchmarks.hazards.scenes import KINDS
 from chunkpilot_core import files
 from chunkpilot_core.eval import workers
 from chunkpilot_core.eval.statistics import paired_difference, wilson
-from tqdm import tqdm
+from chunkpilot_core.runs.progress import progress_bar
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / 'runs' / 'bench-hazards'
@@ -64,7 +64,7 @@ def run_missing(args: argparse.Namespace, done: Done, keep: Any) -> None:
     coming = missing(args, done)
     with (
         workers.pool(args.workers, start, (args.policy, args.latency)) as pool,
-        tqdm(total=len(KINDS) * args.episodes, initial=had, unit='scene', disable=None) as bar,
+        progress_bar('scenes', len(KINDS) * args.episodes, initial=had) as bar,
     ):
         flying: set[Future[Any]] = set()
         try:

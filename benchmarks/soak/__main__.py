@@ -26,13 +26,13 @@ from chunkpilot.srv import GuardCommand
 from chunkpilot_core import files
 from chunkpilot_core.cli.demo import priority
 from chunkpilot_core.launching import isolation
+from chunkpilot_core.runs.progress import progress_bar
 from chunkpilot_core.types import ArmState, Reaction
 from chunkpilot_nodes import qos
 import numpy as np
 import psutil
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
-from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / 'runs' / 'soak'
@@ -144,7 +144,7 @@ def main() -> int:
         soak = Soak(stack, args.nice)
         soak.arm()
         first_mb, began = soak.rss_mb(), time.monotonic()
-        with tqdm(total=round(args.seconds), unit='s', disable=None) as bar:
+        with progress_bar('seconds', round(args.seconds), unit='s') as bar:
             while (passed := time.monotonic() - began) < args.seconds:
                 soak.run(min(ROW_S, args.seconds - passed))
                 rows.append(row(soak, time.monotonic() - began))

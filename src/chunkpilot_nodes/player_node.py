@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 import queue
-import sys
 import threading
 import time
 
@@ -22,6 +21,7 @@ from chunkpilot_core.bags.reader import BagReader
 from chunkpilot_core.bags.selection import Selection
 from chunkpilot_core.config import option
 from chunkpilot_core.errors import BagError, ChunkpilotError
+from chunkpilot_core.runs.progress import progress_bar
 from chunkpilot_core.types import NS_PER_S
 from chunkpilot_nodes import params, qos, raw, spin
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -30,7 +30,6 @@ from rclpy.duration import Duration
 from rclpy.publisher import Publisher
 from rosgraph_msgs.msg import Clock
 from std_srvs.srv import Trigger
-from tqdm import tqdm
 
 _AHEAD = 256  # messages that are read before they are due
 
@@ -135,8 +134,8 @@ class PlayerNode(spin.SupervisedNode):
         ahead: queue.Queue[Due | Exception | None] = queue.Queue(_AHEAD)
         threading.Thread(target=self._read, args=(ahead,), name='read', daemon=True).start()
         total_s = (self._schedule.end_ns - self._schedule.start_ns) / NS_PER_S
-        with tqdm(
-            total=round(total_s, 1), unit='s', file=sys.stderr, disable=not self._config.progress
+        with progress_bar(
+            'played', round(total_s, 1), unit='s', quiet=not self._config.progress
         ) as bar:
             for due in self._arriving(ahead):
                 if not self._wait(due.bag_ns):

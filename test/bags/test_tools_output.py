@@ -10,10 +10,10 @@ from chunkpilot_core.bags.definitions import share_folders
 from chunkpilot_core.bags.writer import BagWriter, TopicQos
 from chunkpilot_core.cli import _frames
 from chunkpilot_core.errors import UnknownNameError
+from chunkpilot_core.runs.progress import progress_bar
 import pytest
 
 importing = import_module('chunkpilot_core.cli.import')
-training = import_module('chunkpilot_core.cli.train')
 STRING, S = 'std_msgs/msg/String', 1_000_000_000
 HELLO = b'\0\1\0\0\6\0\0\0hello\0'
 pytestmark = pytest.mark.skipif(
@@ -95,7 +95,7 @@ def test_progress_is_shown_on_terminals_only(monkeypatch: pytest.MonkeyPatch) ->
             progress(2, 2)
         with importing._Bars(quiet=False) as progress:
             progress('rows', 1, 2)
-        training._bar('epochs', 1).close()
+        progress_bar('epochs', 1).close()
         for what in ('bags', 'rows', 'epochs'):
             assert (what in stream.getvalue()) is shown, what
 

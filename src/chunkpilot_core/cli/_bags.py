@@ -68,8 +68,7 @@ def select_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def told(items: Iterable[T], unit: str, quiet: bool = False, total: int | None = None) -> Any:
-    """Return the same to iterate over, with a progress bar on a terminal."""
-    from tqdm import tqdm
+    """Return the same to iterate over, with a progress bar."""
+    from chunkpilot_core.runs.progress import progress_bar
 
-    hidden = True if quiet else None  # None: hidden where no terminal is
-    return tqdm(items, unit=f' {unit}', total=total, disable=hidden, file=sys.stderr, leave=False)
+    return progress_bar(unit, total, items, quiet, leave=False)

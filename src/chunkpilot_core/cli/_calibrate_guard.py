@@ -54,13 +54,13 @@ def _recorded(args: argparse.Namespace, spec: Any) -> tuple[list[Any], int]:
     from chunkpilot_core.bags import episodes
     from chunkpilot_core.errors import BagError
     from chunkpilot_core.eval import guard_calibration
-    from tqdm import tqdm
+    from chunkpilot_core.runs.progress import progress_bar
 
     paths = episodes.bags(args.bags)
     if not paths:
         raise BagError(f'--bags {args.bags}: no finished bags in it')
     all_records = guard_calibration.recorded(paths, spec)
-    bar = tqdm(all_records, 'bags', len(paths), mininterval=0.5, disable=None)
+    bar = progress_bar('bags', len(paths), all_records)
     return [record for record in bar if record is not None], len(paths)
 
 
@@ -71,12 +71,12 @@ def _simulated(
     from chunkpilot_core.eval import guard_calibration
     from chunkpilot_core.eval.latency import LatencyModel
     from chunkpilot_core.eval.loop import Loop
-    from tqdm import tqdm
+    from chunkpilot_core.runs.progress import progress_bar
 
     loop = Loop(task, policy, LatencyModel(args.latency, 0.0, ''))
     horizon = min(args.horizon, policy.spec.horizon)
     try:
-        seeds = tqdm(range(seed, seed + episodes), what, mininterval=0.5, disable=None)
+        seeds = progress_bar(what, items=range(seed, seed + episodes))
         run = guard_calibration.simulated(loop, seeds, horizon, args.samples, solved_only)
         return [record for record in run if record is not None], episodes
     finally:

@@ -17,7 +17,7 @@ def run(args: argparse.Namespace, policy: Any, task: str) -> str | None:
     from chunkpilot_core.execution.runtime import surprise_limits
     from chunkpilot_core.execution.runtime.surprise import Surprise
     from chunkpilot_core.execution.runtime.surprise_config import SurpriseConfig
-    from tqdm import tqdm
+    from chunkpilot_core.runs.progress import progress_bar
 
     monitor = Surprise(SurpriseConfig(enabled=True))
     monitor.limits = {}  # it looks on and cuts nothing
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, policy: Any, task: str) -> str | None:
     loop = Loop(task, policy, LatencyModel(args.latency, 0.0, ''), None, {'surprise': monitor})
     try:
         seeds = range(args.seed, args.seed + args.episodes)
-        for seed in tqdm(seeds, desc='episodes', mininterval=0.5, disable=None):
+        for seed in progress_bar('episodes', items=seeds):
             success = loop.run(seed, Fixed(Fixed.Config(policy.spec.horizon))).success
             seen = monitor.take()
             solved += success

@@ -97,13 +97,10 @@ def name(folders: Sequence[Path]) -> str:
 
 @contextmanager
 def bar(what: str, total: int, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error; the body tells it how many are done, of how many."""
-    from tqdm import tqdm
+    """Show a progress bar; the body tells it how many are done, of how many."""
+    from chunkpilot_core.runs.progress import progress_bar
 
-    hidden = True if quiet else None  # None: hidden where no terminal is
-    with tqdm(
-        total=total, desc=what, mininterval=0.5, dynamic_ncols=True, disable=hidden
-    ) as shown:
+    with progress_bar(what, total, quiet=quiet) as shown:
 
         def progress(done: int, total: int) -> None:
             shown.total = total

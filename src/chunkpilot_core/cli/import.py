@@ -55,18 +55,12 @@ class _Bars:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show how far it is."""
-        from tqdm import tqdm
+        from chunkpilot_core.runs.progress import progress_bar
 
         if what != self._what:
             self.__exit__()
             self._what = what
-            self._bar = tqdm(
-                total=total,
-                desc=what,
-                mininterval=0.5,
-                dynamic_ncols=True,
-                disable=True if self._quiet else None,  # None: hidden where no terminal is
-            )
+            self._bar = progress_bar(what, total, quiet=self._quiet)
         self._bar.total = max(total, done)
         self._bar.update(done - self._bar.n)
 

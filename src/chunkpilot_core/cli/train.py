@@ -75,6 +75,7 @@ def main(args: argparse.Namespace) -> str | None:
         training_report,
         training_state,
     )
+    from chunkpilot_core.runs.progress import progress_bar
 
     _checks.number('--seed', args.seed, 0, _checks.MAX_SEED)
     _checks.number('--horizon', args.horizon, 1, MAX_HORIZON)
@@ -84,7 +85,7 @@ def main(args: argparse.Namespace) -> str | None:
     _check_destination(args)
     material = _train_bags.material(args) if args.bags else _demonstrated(args)
     state_file = args.out.with_name(f'.{args.out.name}.training')
-    with _bar('training', settings.training_steps) as bar:
+    with progress_bar('training', settings.training_steps) as bar:
 
         def progress(step: int, loss: float) -> None:
             bar.update(step + 1 - bar.n)
@@ -154,6 +155,7 @@ def _made_by(out: Path) -> str:
 def _demonstrated(args: argparse.Namespace) -> Any:
     from chunkpilot_core.policies.runtime import demonstrations, recipe
     from chunkpilot_core.policies.runtime.demonstrations import DemonstrationConfig
+    from chunkpilot_core.runs.progress import progress_bar
 
     _train_bags.refuse_options(args)
     task = args.task or TASK
@@ -165,7 +167,7 @@ def _demonstrated(args: argparse.Namespace) -> Any:
     folder = args.demonstrations or Path('runs/demonstrations') / name
     settings = config.build(DemonstrationConfig, {'pace': pace}, 'demonstrations.')
     episodes = []
-    with _bar('demonstrations', count) as bar:
+    with progress_bar('demonstrations', count) as bar:
         for episode in demonstrations.collect(task, count, args.seed, folder, settings):
             episodes.append(episode)
             bar.update()
@@ -202,9 +204,3 @@ def _command(args: argparse.Namespace) -> str:
         if value != usual:
             words += [option, str(value)]
     return shlex.join([*words, '--set', *args.set] if args.set else words)
-
-
-def _bar(what: str, total: int) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=what, mininterval=0.5, dynamic_ncols=True, disable=None)

@@ -24,12 +24,12 @@ from chunkpilot_core.execution.runtime.executor import Executor
 from chunkpilot_core.execution.runtime.surprise import Surprise
 from chunkpilot_core.perception.runtime.pipeline import Perception
 from chunkpilot_core.policies.runtime import checkpoint
+from chunkpilot_core.runs.progress import progress_bar
 from chunkpilot_core.safety.runtime.gate_config import GateConfig
 from chunkpilot_core.safety.runtime.guard import Guard
 from chunkpilot_core.sim.disturbance import DisturbanceConfig
 from chunkpilot_core.sim.world import World
 from chunkpilot_core.tasks.base import TaskDefinition
-from tqdm import tqdm
 
 CALIBRATION_SEED = 10_000_000  # far from the seeds of evaluations and demonstrations
 PARTS = {
@@ -178,9 +178,7 @@ def run(
         for entry in settings.entries
         if (entry.label, seed) not in done.results
     ]
-    with tqdm(
-        total=len(open_jobs), desc='episodes', mininterval=0.5, dynamic_ncols=True, disable=None
-    ) as bar:
+    with progress_bar('episodes', len(open_jobs)) as bar:
         for label, result in _run_jobs(settings, open_jobs, workers):
             done.add(label, result)
             bar.update()
@@ -306,7 +304,7 @@ class Progress:
                     result = EpisodeResult.of(entry['result'])
                     self.results[entry['strategy'], result.seed] = result
             except (ValueError, TypeError, KeyError):
-                tqdm.write(
+                print(
                     f'{path}: line {good + 1} is damaged, {len(self.results)} episodes before it '
                     'are kept, the others run again',
                     file=sys.stderr,

@@ -15,7 +15,7 @@ from chunkpilot_core.eval.loop import EpisodeResult, Loop
 from chunkpilot_core.eval.overlaps import Overlaps
 from chunkpilot_core.eval.runner import Settings
 from chunkpilot_core.execution.base import Strategy
-from tqdm import tqdm
+from chunkpilot_core.runs.progress import progress_bar
 
 
 class Runner:
@@ -34,9 +34,9 @@ class Runner:
         for one in wanted:
             for seed in self._store.missing(one):
                 missing.setdefault(seed, []).append(one)
-        self._prepare(one for cells in missing.values() for one in cells)
+        self._prepare((one for cells in missing.values() for one in cells), title)
         total = sum(len(cells) for cells in missing.values())
-        with tqdm(total=total, desc=title, mininterval=1.0, disable=None) as bar:
+        with progress_bar(title, total) as bar:
             for seed, results in self._each(_seed, self._jobs(missing)):
                 for one, result in zip(missing[seed], results, strict=True):
                     self._store.add(one, result)
@@ -55,11 +55,14 @@ class Runner:
             for process in multiprocessing.active_children():  # else Python waits for their work
                 process.terminate()
 
-    def _prepare(self, wanted: Iterable[Cell]) -> None:
+    def _prepare(self, wanted: Iterable[Cell], title: str) -> None:
         """Calibrate strategies; the same one serves undisturbed and disturbed episodes."""
         cells = {one.prepared_by(): one for one in wanted}
         new = [(key, one) for key, one in cells.items() if key not in self._prepared]
-        self._prepared.update(self._each(_prepare, new))
+        with progress_bar(f'{title}: calibrations', len(new)) as bar:
+            for key, strategy in self._each(_prepare, new):
+                self._prepared[key] = strategy
+                bar.update()
 
     def _jobs(self, missing: Mapping[int, Sequence[Cell]]) -> list[tuple[Any, ...]]:
         return [
