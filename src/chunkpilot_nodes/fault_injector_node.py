@@ -3,7 +3,8 @@ Makes things go wrong on purpose: relays topics with the faults of a file, kills
 
 A topic ``joint_states`` is published by its node as ``clean/joint_states`` (a remap, in the launch
 file) and by this one as ``joint_states``; any message type will do. Without a fault in force the
-bytes pass as they are. What the faults do is in :mod:`chunkpilot_core.faults`.
+bytes pass as they are. What the faults do is in :mod:`chunkpilot_core.faults`. How often each of
+them took place is on topic ``faults``, which the task node puts into its summary.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from chunkpilot_core.faults.processes import ProcessFault, Sleep
 from chunkpilot_core.faults.stream import Stream
 from chunkpilot_core.types import ArmState, nanoseconds, seconds
 from chunkpilot_nodes import params, qos, raw, spin
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.clock import Clock, ClockType
 from rclpy.publisher import Publisher
 from rclpy.serialization import deserialize_message, serialize_message
@@ -31,6 +32,7 @@ LOOK_S = 0.1  # for topics that are not relayed yet
 MISSED_S = 5.0  # a faulted topic that nobody publishes for so long is told of
 SEND_S = 0.002  # how exactly what is held back leaves
 ACT_S = 0.01  # how exactly processes are hit
+TELL_S = 0.2  # how soon it is known what took place
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,13 @@ class FaultInjectorNode(spin.SupervisedNode):
         self._began_ns = 0
         self._started_ns = time.monotonic_ns()
         self._told_of_missing = False
+        self._told: list[int] | None = None
+        self._out = self.create_publisher(DiagnosticStatus, 'faults', qos.LATCHED)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._looking = self.create_timer(LOOK_S, self._look, clock=steady)
         self._sending = self.create_timer(SEND_S, self._send_due, clock=steady)
         self._sending.cancel()
+        self.create_timer(TELL_S, self._tell, clock=steady)
         if self._hits:
             self.create_timer(ACT_S, self._act, clock=steady)
         if plan.begin == 'start':
@@ -103,9 +108,9 @@ class FaultInjectorNode(spin.SupervisedNode):
         else:
             self.create_subscription(GuardState, 'guard/state', self._on_guard, qos.LATCHED)
         self._look()
-        count = sum(len(faults) for faults in plan.topics.values()) + len(plan.processes)
+        self._tell()
         self.get_logger().warning(
-            f'{count} faults of {self._config.file} on {list(plan.topics)}, '
+            f'{len(self._applied())} faults of {self._config.file} on {list(plan.topics)}, '
             f'processes {[fault.node for fault in plan.processes]}, seed {plan.seed}, '
             f'time begins: {plan.begin}'
         )
@@ -236,6 +241,30 @@ class FaultInjectorNode(spin.SupervisedNode):
             pass  # somebody has ended it meanwhile
         os.close(hit.pidfd)
         hit.pidfd, hit.done = -1, True
+
+    # ---- what took place ------------------------------------------------------------------------
+
+    def _applied(self) -> list[int]:
+        """Return how often each fault of the plan was applied, see :func:`plans.described`."""
+        counts = [n for topic in self._plan.topics for n in self._relays[topic].stream.applied]
+        return counts + [int(hit.done or hit.pidfd >= 0) for hit in self._hits]
+
+    def _tell(self) -> None:
+        counts = self._applied()
+        if counts == self._told:
+            return
+        self._told = counts
+        self._out.publish(
+            DiagnosticStatus(
+                level=DiagnosticStatus.WARN,
+                name='faults',
+                message=self._config.file,
+                values=[
+                    KeyValue(key=fault, value=str(count))
+                    for fault, count in zip(plans.described(self._plan), counts, strict=True)
+                ],
+            )
+        )
 
     # ---- the node's own troubles ----------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from chunkpilot_core.runs.summary import Tally
 from chunkpilot_core.runs.world import World
 from chunkpilot_nodes import convert, params, qos, spin
 from chunkpilot_nodes.monitor import Load, Restarts, versions
+from diagnostic_msgs.msg import DiagnosticStatus
 import numpy as np
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
@@ -84,6 +85,7 @@ class TaskNode(spin.SupervisedNode):
         self._goal: ServerGoalHandle | None = None
         self._refusal = ''
         self._policy = PolicyInfo()
+        self._faults: list[dict[str, object]] = []
         self._restarts, self._load = Restarts(self), Load()
         self._connect()
         steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -100,6 +102,7 @@ class TaskNode(spin.SupervisedNode):
             (HorizonDecision, 'horizon', self._on_horizon, qos.RELIABLE_10),
             (Bool, 'driver/stopped', self._on_driver, qos.LATCHED),
             (Intervention, 'intervention', self._on_intervention, qos.RELIABLE_10),
+            (DiagnosticStatus, 'faults', self._on_faults, qos.LATCHED),
         ):
             self.create_subscription(kind, topic, callback, profile)
         # What comes at control rate is only looked at as often as it is needed.
@@ -186,6 +189,11 @@ class TaskNode(spin.SupervisedNode):
 
     def _on_intervention(self, msg: Intervention) -> None:
         self._world.hear('teleop', 0, time.monotonic_ns())
+
+    def _on_faults(self, msg: DiagnosticStatus) -> None:
+        if not all(entry.value.isdecimal() for entry in msg.values):
+            raise InvalidDataError('how often a fault was applied must be a whole number')
+        self._faults = [{'fault': one.key, 'applied': int(one.value)} for one in msg.values]
 
     def _on_stats(self, msg: ExecutionStats) -> None:
         self._world.hear('execution', int(msg.session), time.monotonic_ns())
@@ -276,6 +284,7 @@ class TaskNode(spin.SupervisedNode):
             policy_version=int(self._policy.version),
             strategy=next((entry.strategy for entry in self._tally.stats.values()), None),
             node_restarts=self._restarts.counts(),
+            faults=self._faults,
             versions=versions(),
         )
         if self._config.summary:

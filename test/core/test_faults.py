@@ -127,6 +127,33 @@ def test_faults_work_one_after_the_other() -> None:
     assert 20 < sum(np.isnan(message.positions).all() for _, message in left) < 80
 
 
+def test_how_often_each_fault_took_place_is_counted() -> None:
+    """One whose time never comes, or whose messages an earlier one takes, did not."""
+    entries = [
+        {'kind': 'drop', 'start_s': 0.1, 'end_s': 0.15},
+        {'kind': 'nan', 'end_s': 0.05},
+        {'kind': 'inf', 'start_s': 0.1, 'end_s': 0.15},
+        {'kind': 'noise', 'probability': 0.5},
+        {'kind': 'delay', 'start_s': 1000.0},
+    ]
+    found = plan.parse({'topics': {'x': entries}})
+    stream = Stream(found.topics['x'])
+    stream.push(state(0), -PERIOD_NS)  # before its time begins
+    stream.begin(0)
+    for number in range(200):
+        stream.push(state(number), number * PERIOD_NS)
+    drop, nan, inf, noise, delay = stream.applied
+    assert (drop, nan, inf, delay) == (5, 5, 0, 0)
+    assert 70 < noise < 130
+    assert plan.described(found) == [
+        'x: drop from 0.1 s to 0.15 s',
+        'x: nan to 0.05 s',
+        'x: inf from 0.1 s to 0.15 s',
+        'x: noise',
+        'x: delay from 1000 s',
+    ]
+
+
 def test_fields_deep_in_a_message_are_reached_and_the_original_stays() -> None:
     arm = CommandGroup('arm', Kind.JOINT_POSITION, np.zeros(7), np.zeros(0))
     command = Command(Id(1, 2), 5, 6, (arm, replace(arm, name='other')))

@@ -76,3 +76,17 @@ def test_table_of_a_run_without_numbers_invents_none():
     assert '0 of 0' in text
     assert 'sim 2' in text
     assert 'nan' not in text.lower()
+
+
+def test_each_fault_on_purpose_has_a_line_that_says_whether_it_took_place():
+    faults = [
+        {'fault': 'command: drop from 2 s', 'applied': 31},
+        {'fault': 'policy_node: kill at 400 s', 'applied': 0},
+    ]
+    known = {'task': 'push', 'policy': 'mlp', 'strategy': 'fixed', 'faults': faults}
+    lines = report.table(Tally().summary(**known)).splitlines()
+    told = [line.split(maxsplit=1)[1] for line in lines if line.lstrip().startswith('fault ')]
+    assert told == [
+        'command: drop from 2 s: applied 31 times',
+        'policy_node: kill at 400 s: did not take place',
+    ]

@@ -6,6 +6,7 @@ from pathlib import Path
 import subprocess
 import sys
 
+from chunkpilot_core.faults import plan
 import pytest
 
 pytest.importorskip('rclpy')
@@ -23,6 +24,7 @@ topics:
 processes:
   - {kind: sigstop, node: policy_node, at_s: 1.0, for_s: 1.0}
   - {kind: kill, node: execution_node, at_s: 6.0}
+  - {kind: kill, node: policy_node, at_s: 3000.0}
 """
 
 
@@ -46,6 +48,14 @@ def test_a_demo_full_of_faults_ends_and_some_episodes_succeed(tmp_path: Path) ->
     assert summary['episodes'] == 6, said
     assert summary['successes'] >= 1, said
     assert summary['node_restarts'] == {'execution_node': 1}, said
+    took_place = {entry['fault']: entry['applied'] for entry in summary['faults']}
+    assert list(took_place) == plan.described(plan.load(file))
+    assert took_place['policy_node: sigstop at 1 s'] == 1, said
+    assert took_place['execution_node: kill at 6 s'] == 1, said
+    assert took_place['policy_node: kill at 3000 s'] == 0, said
+    assert 20 < took_place['command: drop'] < took_place['joint_states: noise'], said
+    assert 'command: drop: applied' in done.stdout
+    assert 'policy_node: kill at 3000 s: did not take place' in done.stdout
     assert 'sigstop: policy_node' in logs['fault_injector_node']
     assert 'is nan' in logs['guard_node']
     assert 'Traceback' not in ''.join(logs.values()), said

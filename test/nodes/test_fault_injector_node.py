@@ -13,6 +13,7 @@ import pytest
 rclpy = pytest.importorskip('rclpy')
 from chunkpilot.msg import GuardState  # noqa: E402
 from chunkpilot_nodes import qos  # noqa: E402
+from diagnostic_msgs.msg import DiagnosticStatus  # noqa: E402
 import numpy as np  # noqa: E402
 from rcl_interfaces.msg import Log  # noqa: E402
 from sensor_msgs.msg import JointState  # noqa: E402
@@ -102,6 +103,37 @@ def test_messages_pass_until_the_guard_is_armed_and_then_have_faults(
     edge.run(0.3)
     assert 200 <= len(relayed.heard) <= 280, 'a fifth is lost'
     assert 0.3 < np.isnan(relayed.numbers()).mean() < 0.7
+
+
+def test_it_tells_how_often_each_fault_took_place(
+    edge: Any, relayed: Relayed, tmp_path: Path
+) -> None:
+    told: list[dict[str, str]] = []
+    listener = edge.node.create_subscription(
+        DiagnosticStatus,
+        'faults',
+        lambda msg: told.append({entry.key: entry.value for entry in msg.values}),
+        qos.LATCHED,
+    )
+    text = (
+        'topics: {joint_states: [{kind: drop, probability: 0.5}, {kind: nan, start_s: 500.0}]}\n'
+        'processes: [{kind: kill, node: guard_node, at_s: 900.0}]'
+    )
+    start(edge, tmp_path, text, 'process_faults:=true')
+    assert edge.run(20.0, lambda: relayed.matched() and bool(told))
+    assert set(told[-1].values()) == {'0'}, 'the plan is told before anything took place'
+    relayed.guard.publish(GuardState(state=GuardState.ARMED))
+    while told[-1]['joint_states: drop'] == '0':
+        relayed.send()
+    sent = relayed.sent
+    while relayed.sent < sent + 100:
+        relayed.send()
+    edge.run(0.5)
+    # Those that DDS loses on a busy machine are no fault of the plan.
+    assert 30 < int(told[-1]['joint_states: drop']) <= relayed.sent - len(relayed.heard)
+    assert told[-1]['joint_states: nan from 500 s'] == '0'
+    assert told[-1]['guard_node: kill at 900 s'] == '0'
+    edge.node.destroy_subscription(listener)
 
 
 def test_delayed_messages_come_late_and_in_order(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +50,21 @@ class Plan:
     processes: tuple[ProcessFault, ...] = ()
     seed: int = 0
     begin: str = 'armed'
+
+
+def described(plan: Plan) -> list[str]:
+    """Return words for each fault: those of topics in the order of the file, then of processes."""
+    lines = [
+        f'{topic}: {fault.kind}{_when(fault)}'
+        for topic, faults in plan.topics.items()
+        for fault in faults
+    ]
+    return lines + [f'{fault.node}: {fault.kind} at {fault.at_s:g} s' for fault in plan.processes]
+
+
+def _when(fault: Fault) -> str:
+    start = f' from {fault.start_s:g} s' if fault.start_s else ''
+    return start + (f' to {fault.end_s:g} s' if math.isfinite(fault.end_s) else '')
 
 
 def load(path: str | Path) -> Plan:

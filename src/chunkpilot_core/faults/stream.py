@@ -30,6 +30,8 @@ class Stream:
         self._began_ns: int | None = None
         self.hit = 0
         """Messages that a fault was applied to."""
+        self.applied = [0] * len(self._faults)
+        """How often each fault was."""
 
     @property
     def waiting(self) -> int:
@@ -55,13 +57,14 @@ class Stream:
         """
         items = [Stamped(now_ns, message)]
         hit = False
-        for fault, memory in zip(self._faults, self._memories, strict=True):
+        for number, (fault, memory) in enumerate(zip(self._faults, self._memories, strict=True)):
             active, before, items = self._active(fault, now_ns), items, []
             for item in before:
                 if active and (
                     fault.probability >= 1.0 or self._random.random() < fault.probability
                 ):
                     items.extend(fault.apply(item, memory, self._random))
+                    self.applied[number] += 1
                     hit = True
                 else:
                     items.extend(fault.spare(item, memory))

@@ -35,6 +35,7 @@ def table(summary: Mapping[str, Any]) -> str:
         ('nodes started again', ', '.join(f'{key} {n}' for key, n in restarts.items()) or 'none'),
         ('CPU of others', _number(summary['cpu_cores']['foreign'], ' cores')),
     ]
+    lines += [('fault', _fault(**entry)) for entry in summary.get('faults') or ()]
     lines += [
         (f'seed {end["seed"]} aborted', end['reason'])
         for end in summary['per_episode']
@@ -46,6 +47,11 @@ def table(summary: Mapping[str, Any]) -> str:
         )
     width = max(len(name) for name, _ in lines)
     return '\n'.join(f'  {name.ljust(width)}  {value}' for name, value in lines)
+
+
+def _fault(fault: str, applied: int) -> str:
+    """Return whether a fault on purpose took place: one that did not proves nothing."""
+    return f'{fault}: {f"applied {applied} times" if applied else "did not take place"}'
 
 
 def _altered(ticks: Mapping[str, int]) -> str:
