@@ -2,7 +2,9 @@
 Stands in for the policy: answers live requests with recorded chunks, in their order.
 
 Topics in: ``chunk_request``, ``observation``, ``episode``. Out: ``policy/info`` as recorded,
-``chunk`` after the time that the policy took then. Needs neither torch nor the checkpoint.
+``chunk`` after the time that the policy took then. Needs neither torch nor the checkpoint. After
+each episode its log says how much of the recording was used: what is left over, or was missing,
+tells that the episode went another way.
 Choosing and re-stamping is in :mod:`chunkpilot_core.bags.replies`.
 """
 
@@ -51,6 +53,8 @@ class PolicyReplayNode(spin.SupervisedNode):
         self._session = secrets.randbits(64)
         self._ids = self._count()
         self._left: list[replies.Reply] = []
+        self._episode_id = ''
+        self._recorded = self._unanswered = 0
         self._observation: Observation | None = None
         self._request: types.ChunkRequest | None = None
         self._due: list[tuple[int, int, types.ActionChunk]] = []
@@ -87,17 +91,30 @@ class PolicyReplayNode(spin.SupervisedNode):
 
     def _on_episode(self, msg: EpisodeEvent) -> None:
         self._due, self._request = [], None
+        self._tell_use()
         if msg.event != EpisodeEvent.START:
             self._left, self._problem = [], 'no episode is running'
             return
         episode = self._library.choose(int(msg.seed))
         self._left, self._problem = list(episode.replies), ''
+        self._episode_id, self._recorded, self._unanswered = msg.episode_id, len(self._left), 0
         self.get_logger().info(f'{msg.episode_id}: {len(self._left)} answers of {episode.path}')
         if episode.seed != msg.seed or episode.task_kind != msg.task_kind:
             self.get_logger().warning(
                 f'recorded was another scene: {episode.task_kind} seed {episode.seed}, '
                 f'live is {msg.task_kind} seed {msg.seed}'
             )
+
+    def _tell_use(self) -> None:
+        """Say once what the episode that is over took of the recording."""
+        if not self._episode_id:
+            return
+        used = self._recorded - len(self._left)
+        self.get_logger().info(
+            f'{self._episode_id}: used {used} of {self._recorded} recorded answers, '
+            f'{len(self._left)} left over, {self._unanswered} requests not answered'
+        )
+        self._episode_id = ''
 
     def _on_observation(self, msg: Observation) -> None:
         self._observation = msg
@@ -118,6 +135,7 @@ class PolicyReplayNode(spin.SupervisedNode):
             return
         self._request = None
         if not self._left:
+            self._unanswered += bool(self._episode_id)
             self._problem = 'the recorded answers are used up'
             self.get_logger().warning(self._problem, throttle_duration_sec=2.0)
             return

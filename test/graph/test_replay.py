@@ -102,6 +102,7 @@ def test_a_recorded_side_runs_with_the_live_rest(recorded, tmp_path, side):
     )
     assert summary['executed_rows'] > 20, summary['said']
     assert summary['policy_calls_per_episode'] > 2
+    assert (' recorded answers, ' in summary['said']) == (side == 'policy'), summary['said']
 
 
 @pytest.mark.slow
