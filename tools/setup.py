@@ -29,6 +29,8 @@ INSTALL = ROOT / 'install' / 'chunkpilot'
 RECIPE = '1'
 GIGABYTE = 1024**3
 QUIET = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}
+SIGN_OF_LIFE_S = 15
+WIDTH = 90
 DISK_NEEDED = {'environment': 4 * GIGABYTE, 'build': GIGABYTE // 2}
 
 
@@ -162,19 +164,49 @@ def write_stamp(step, value):
 
 
 def run(command, what, environment=None):
-    """Run a command with its output in the log; raise SetupError with one reason if it fails."""
+    """
+    Run a command with its output in the log, and tell now and then where it is.
+
+    Raise SetupError with one reason if it fails.
+    """
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open('a') as log:
         log.write('\n$ %s\n' % ' '.join(map(str, command)))
         log.flush()
         start = log.tell()
-        code = subprocess.call(
+        process = subprocess.Popen(
             [str(c) for c in command], cwd=str(ROOT), env=environment, stdout=log, stderr=log,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
+        try:
+            code = wait(process, start)
+        except BaseException:  # Ctrl-C: what it was at is not to go on alone
+            process.kill()
+            process.wait()
+            raise
     if code != 0:
         text = LOG.read_bytes()[start:].decode(errors='replace')
         raise SetupError('%s failed: %s (all of it: %s)' % (what, reason(text), LOG))
+
+
+def wait(process, start):
+    """Return a process's exit code; meanwhile say what its output, in the log, comes to."""
+    began = time.monotonic()
+    while True:
+        try:
+            return process.wait(SIGN_OF_LIFE_S)
+        except subprocess.TimeoutExpired:
+            say('  %3.0f s: %s' % (time.monotonic() - began, latest(start)))
+
+
+def latest(start):
+    """Return the newest line of the log after a position, shortened."""
+    with LOG.open('rb') as log:
+        log.seek(max(start, LOG.stat().st_size - 16384))
+        lines = log.read().decode(errors='replace').split('\n')
+    newest = ([line.strip() for line in lines if line.strip()] or ['no output yet'])[-1]
+    newest = newest.split(' (from ')[0]  # pip names the file and line of each requirement
+    return newest if len(newest) <= WIDTH else newest[: WIDTH - 3] + '...'
 
 
 def reason(text):
