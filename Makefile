@@ -9,7 +9,7 @@ ISOLATED := -n 1
 FILES ?= .
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format bench bench-bags bench-execution bench-gate bench-guard bench-strategies fuzz soak bench-hazards docs clean
+.PHONY: help setup demo test test-all check format bench bench-bags bench-execution bench-gate bench-guard bench-strategies bench-policies fuzz soak bench-hazards docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-gate: setup  ## what one wrong decision costs, with and without the gate (
 
 bench-strategies: setup  ## success and policy calls of the strategies on tasks (BENCH_ARGS=--full)
 	$(ACTIVATE) && chunkpilot bench strategies $(BENCH_ARGS)
+
+bench-policies: setup  ## time, memory, success and calls of the policies, with fewer steps, too (BENCH_ARGS=--full)
+	$(ACTIVATE) && chunkpilot bench policies $(BENCH_ARGS)
 
 bench-bags: setup  ## what the recorder loses at 2,000 messages/s and more (BENCH_ARGS='--only target')
 	$(ACTIVATE) && python -m benchmarks.bags $(BENCH_ARGS)

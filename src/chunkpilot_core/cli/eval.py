@@ -48,9 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         default=[],
         metavar='PART.NAME=VALUE',
-        help='option of a strategy or of task, world, disturbance, loop, perception, executor, '
-        'surprise, guard, gate, prediction; e.g. upcycling.ratio=2 disturbance.kind=object_jump; '
-        'with a strategy before it, for its row alone: upcycling.executor.margin=0.5',
+        help='option of a strategy or of task, policy, world, disturbance, loop, perception, '
+        'executor, surprise, guard, gate, prediction; e.g. upcycling.ratio=2 policy.flow_steps=2 '
+        'disturbance.kind=object_jump; with a strategy before it, for its row alone: '
+        'upcycling.executor.margin=0.5',
     )
     add('--workers', type=int, default=os.cpu_count() or 1, help='processes (default: cores)')
     add('--json', type=Path, help='write everything here; interrupted, the same command goes on')
@@ -90,12 +91,14 @@ def _settings(args: argparse.Namespace) -> Any:
     entries, parts = _entries(args), {}
     names = {entry.label for entry in entries} | {entry.plugin for entry in entries}
     given = _assignments(args.set)
-    task_options = given.pop('task', {})
+    task_options, policy_options = given.pop('task', {}), given.pop('policy', {})
     for part, values in given.items():
         if part in runner.PARTS:
             parts[part] = values
         elif part not in names and part.rpartition('.')[0] not in names:
-            raise UnknownNameError('part in --set', part, ['task', *runner.PARTS, *names])
+            raise UnknownNameError(
+                'part in --set', part, ['task', 'policy', *runner.PARTS, *names]
+            )
     return runner.Settings(
         task=args.task,
         policy=_checks.policy(args.policy, args.task),
@@ -108,6 +111,7 @@ def _settings(args: argparse.Namespace) -> Any:
         measured_inference=args.measured,
         parts=parts,
         task_options=task_options,
+        policy_options=policy_options,
     )
 
 

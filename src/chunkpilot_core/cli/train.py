@@ -24,7 +24,8 @@ MAX_PATIENCE = 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add('--policy', default='mlp', help='plug-in: mlp, flow (default: %(default)s)')
+    plugins = ', '.join(registry.names('policies'))
+    add('--policy', default='mlp', help=f'plug-in: {plugins} (default: %(default)s)')
     add('--out', type=Path, required=True, help='checkpoint folder to make, with a report')
     add(
         '--replace',

@@ -24,6 +24,7 @@ from chunkpilot_core.execution.runtime.executor import Executor
 from chunkpilot_core.execution.runtime.surprise import Surprise
 from chunkpilot_core.perception.runtime.pipeline import Perception
 from chunkpilot_core.policies.runtime import checkpoint
+from chunkpilot_core.policies.runtime.net_policy import NetPolicy
 from chunkpilot_core.runs.progress import progress_bar
 from chunkpilot_core.safety.runtime.gate_config import GateConfig
 from chunkpilot_core.safety.runtime.guard import Guard
@@ -85,6 +86,7 @@ class Settings:
     calibration_episodes: int = 12
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
+    policy_options: Mapping[str, Any] = field(default_factory=dict)  # instead of the checkpoint's
 
     def check(self) -> None:
         """
@@ -101,7 +103,7 @@ class Settings:
         self.definition()
         self.latency()
         self.built_parts()
-        spec = checkpoint.load(self.policy).spec
+        spec = self.served().spec
         for entry in self.entries:
             self.built_parts(entry)
             entry.build().configure(spec)
@@ -111,6 +113,16 @@ class Settings:
         cls = registry.get('tasks', self.task)
         task: TaskDefinition = cls(configs.build(cls.Config, self.task_options, 'task.'))
         return task
+
+    def served(self) -> NetPolicy:
+        """
+        Return the policy.
+
+        :raises CheckpointError: there is none
+        :raises ConfigError: an option that it does not have
+        """
+        policy = checkpoint.load(self.policy)
+        return policy.varied(self.policy_options) if self.policy_options else policy
 
     def latency(self) -> LatencyModel:
         """Return the model of the policy's latency."""
@@ -143,10 +155,8 @@ class Settings:
         torch.set_num_threads(1)
         parts = self.built_parts()
         stopwatch = time.perf_counter_ns if self.measured_inference else None
-        policy = checkpoint.load(self.policy)
-        return Loop(
-            self.definition(), policy, self.latency(), parts.pop('loop', None), parts, stopwatch
-        )
+        options = (parts.pop('loop', None), parts, stopwatch)
+        return Loop(self.definition(), self.served(), self.latency(), *options)
 
     def key(self) -> str:
         """Return a hash of the settings, the weights and the program."""

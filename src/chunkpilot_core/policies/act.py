@@ -29,7 +29,7 @@ class ActPolicy(NetPolicy):
         depth: int = option(2, 'Layers of each of the three transformers.', min=1, max=32)
         style_size: int = option(8, 'Numbers of the style.', min=1, max=256)
         kl_weight: float = option(10.0, 'Weight of the KL divergence of the style.', min=0.0)
-        training_steps: int = option(8000, 'Updates of the weights.', min=1)
+        training_steps: int = option(4000, 'Updates of the weights.', min=1)
         batch_size: int = option(64, 'Chunks of one update.', min=1, max=65536)
         learning_rate: float = option(5e-4, 'Peak rate of AdamW; falls to 0 as a cosine.', min=0.0)
         weight_decay: float = option(1e-4, 'Decay of AdamW.', min=0.0)

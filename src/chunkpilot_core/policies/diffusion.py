@@ -46,7 +46,7 @@ class DiffusionPolicy(NetPolicy):
         temperature: float = option(
             1.0, 'Scale of the noise of the decision; samples always get 1.', min=0.0, max=2.0
         )
-        training_steps: int = option(8000, 'Updates of the weights.', min=1)
+        training_steps: int = option(6000, 'Updates of the weights.', min=1)
         batch_size: int = option(64, 'Chunks of one update.', min=1, max=65536)
         learning_rate: float = option(1e-3, 'Peak rate of AdamW; falls to 0 as a cosine.', min=0.0)
         weight_decay: float = option(1e-4, 'Decay of AdamW.', min=0.0)

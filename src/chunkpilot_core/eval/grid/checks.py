@@ -1,6 +1,6 @@
 """What the values of a plan must look like: people write them by hand."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import string
 from typing import Any
 
@@ -26,8 +26,8 @@ def values(plan: Any) -> None:
     if plan.curve is not None:
         _each('curve', plan.curve, _is_rows, f'whole numbers from 1 to {MAX_ROWS}', empty=True)
     for name in ('episodes', 'choice_episodes', 'overlap_episodes', 'calibration_episodes'):
-        _whole(name, getattr(plan, name), 1, MAX_EPISODES)
-    _whole('seed', plan.seed, 0, MAX_SEED)
+        whole(name, getattr(plan, name), 1, MAX_EPISODES)
+    whole('seed', plan.seed, 0, MAX_SEED)
     _options('parts', plan.parts)
     for name in plan.parts:
         if name not in PARTS:
@@ -70,7 +70,21 @@ def _is_rows(value: Any) -> bool:
     return type(value) is int and 1 <= value <= MAX_ROWS
 
 
-def _whole(name: str, value: Any, low: int, high: int) -> None:
+def variant(one: Any) -> None:
+    """
+    Refuse a variant of a policy with values of the wrong kind.
+
+    :raises ConfigError: naming the field, its value and what is allowed
+    """
+    for name in ('label', 'checkpoint'):
+        if not _is_name(getattr(one, name)):
+            raise ConfigError(f'variants: {name} {getattr(one, name)!r}, must be a name')
+    _checkpoint(one.checkpoint, ('task',))
+    _options(f'variants: {one.label}', {'options': one.options})
+
+
+def whole(name: str, value: Any, low: int, high: int) -> None:
+    """Refuse what is no whole number in a range; raises ConfigError."""
     if type(value) is not int or not low <= value <= high:
         raise ConfigError(f'{name}: {value!r}, must be a whole number from {low} to {high}')
 
@@ -87,13 +101,12 @@ def _options(name: str, found: Any) -> None:
         raise ConfigError(f'{name}: {found!r}, must be options by name')
 
 
-def _checkpoint(text: Any) -> None:
+def _checkpoint(text: Any, allowed: Sequence[str] = WORDS) -> None:
     try:
         words = [word for _, word, _, _ in string.Formatter().parse(text) if word is not None]
-        fits = bool(text) and set(words) <= set(WORDS)
+        fits = bool(text) and set(words) <= set(allowed)
     except (TypeError, ValueError):
         fits = False
     if not fits:
-        raise ConfigError(
-            f'checkpoint: {text!r}, must be a name in which {{policy}} and {{task}} may stand'
-        )
+        may = ' and '.join(f'{{{word}}}' for word in allowed)
+        raise ConfigError(f'checkpoint: {text!r}, must be a name in which {may} may stand')

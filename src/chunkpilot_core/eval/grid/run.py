@@ -86,7 +86,8 @@ _LOOPS: dict[str, Loop] = {}  # of this process: the last one, since cells come 
 
 def _loop(settings: Settings) -> Loop:
     lasting = {name: part for name, part in settings.parts.items() if name in runner.LASTING}
-    name = json.dumps([settings.task, settings.task_options, settings.policy, lasting])
+    served = (settings.policy, settings.policy_options)
+    name = json.dumps([settings.task, settings.task_options, *served, lasting])
     if name not in _LOOPS:
         for old in _LOOPS.values():
             old.close()

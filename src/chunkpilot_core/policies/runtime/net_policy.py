@@ -1,10 +1,12 @@
 """What policies with a network share: reading an observation, scaling, checking the answer."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from chunkpilot_core.errors import InvalidDataError, UnknownNameError
+from chunkpilot_core import config as configs
+from chunkpilot_core.errors import ConfigError, InvalidDataError, UnknownNameError
 from chunkpilot_core.policies.base import Policy
 from chunkpilot_core.policies.runtime import inputs, prefix
 from chunkpilot_core.policies.runtime.inputs import Normalizer
@@ -112,6 +114,23 @@ class NetPolicy(Policy):
         Return normalised chunks (count, H, A) for one encoded input (1, E); the first is the
         decision.
         """
+
+    def varied(self, options: Mapping[str, Any]) -> 'NetPolicy':
+        """
+        Return the same policy with other options, e.g. of how it samples.
+
+        :raises ConfigError: unknown, out of range, or one that another network is needed for
+        """
+        where = f'{self.spec.policy}.'
+        config = configs.build(type(self.config), {**asdict(self.config), **options}, where)
+        other = type(self)(config, self.spec, self.normalizer)
+        weights = self.net.state_dict()
+        shapes = [(name, value.shape) for name, value in weights.items()]
+        if shapes != [(name, value.shape) for name, value in other.net.state_dict().items()]:
+            words = ', '.join(f'{name}={value}' for name, value in options.items())
+            raise ConfigError(f'{where}: {words}: these weights are of another network')
+        other.net.load_state_dict(weights)
+        return other
 
     def encode_inputs(self, values: Tensor) -> Tensor:
         """Return normalised network inputs (B, E) of raw ones (B, I)."""
