@@ -237,6 +237,7 @@ def test_shipped_checkpoints_are_small_whole_and_reproducible(folder: Path) -> N
     rows = 50 if '50_' in folder.name else 16
     assert (policy.spec.horizon, policy.spec.dt_s) == (rows, 0.04)
     largest = 1_100_000 if rows == 16 else 1_300_000
+    largest = {'act': 1_500_000, 'diffusion': 1_800_000}.get(policy.spec.policy, largest)
     assert sum(file.stat().st_size for file in folder.iterdir()) < largest
     command = checkpoint.read_manifest(folder)['trained']['command']
     assert command.startswith('chunkpilot train --policy')
