@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 import shlex
 import signal
+import sys
 from typing import Any
 
 from chunkpilot_core.cli import _checks
@@ -61,5 +62,8 @@ def terminated() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
+    except KeyboardInterrupt:
+        print('\ninterrupted; the same command goes on from here', file=sys.stderr)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -128,7 +128,7 @@ class NetPolicy(Policy):
         shapes = [(name, value.shape) for name, value in weights.items()]
         if shapes != [(name, value.shape) for name, value in other.net.state_dict().items()]:
             words = ', '.join(f'{name}={value}' for name, value in options.items())
-            raise ConfigError(f'{where}: {words}: these weights are of another network')
+            raise ConfigError(f'{self.spec.policy}: {words}: these weights are of another network')
         other.net.load_state_dict(weights)
         return other
 
