@@ -112,18 +112,18 @@ def test_a_policy_without_guidance_is_refused_with_those_that_have_it() -> None:
 class Field(torch.nn.Module):
     """A velocity field that is linear in the noisy chunk: v = slope x."""
 
-    def __init__(self, slope: float, rows: int) -> None:
+    def __init__(self, slope: float) -> None:
         super().__init__()
-        self.slope, self.rows = slope, rows
+        self.slope = slope
 
-    def forward(self, read):
-        return self.slope * read[:, : self.rows]
+    def forward(self, chunks, encoded, time):
+        return self.slope * chunks
 
 
 def flow(slope: float, horizon: int = 4, **options) -> FlowPolicy:
     config = build(FlowPolicy.Config, {'temperature': 0.0, 'width': 8, 'depth': 1, **options})
     policy = FlowPolicy(config, replace(SPEC, horizon=horizon))
-    policy.net = Field(slope, horizon * 4)
+    policy.net = Field(slope)
     return policy
 
 
