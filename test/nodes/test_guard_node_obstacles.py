@@ -153,9 +153,13 @@ def test_a_guard_that_was_restarted_knows_a_lasting_list(graph: Any) -> None:
     seer.publish(convert.obstacles_to_msg(told, 'world'))
     graph.guard_process.kill()
     graph.guard_process.wait()
+    # DDS forgets who has died after 20 s.
+    assert graph.run(40.0, lambda: seer.get_subscription_count() == 0)
     graph.states.clear()  # of the dead one
     graph.guard_process = graph.start_guard()
     graph.ready()
+    assert graph.run(10.0, seer.get_subscription_count)
+    graph.run(1.0)  # until the list has come
     graph.armed()
     towards_the_wall(graph)
     assert graph.run(20.0, lambda: graph.state is types.ArmState.HOLD)

@@ -20,12 +20,14 @@ def asked(edge: Any, name: str) -> bool:
 def test_a_guard_killed_in_motion_stops_the_driver_and_a_new_one_frees_it(edge: Any) -> None:
     """Row 50."""
     guard = edge.start_guard()
-    watchdog = edge.start('watchdog_node')
+    sender = edge.sender()  # waits for the guard; what starts next to it takes its time
     edge.ready()
+    assert edge.run(20.0, lambda: edge.node.count_publishers('command'))
+    watchdog = edge.start('watchdog_node')
+    assert edge.run(20.0, lambda: edge.node.count_subscribers('verdict') == 2)
     edge.run(1.5)
     assert not edge.calls, 'an idle guard does not trip it'
     edge.armed()
-    sender = edge.sender()
     assert edge.run(20.0, edge.moving)
     assert not edge.calls
     guard.send_signal(signal.SIGKILL)
