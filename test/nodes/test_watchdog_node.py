@@ -8,6 +8,7 @@ import pytest
 
 rclpy = pytest.importorskip('rclpy')
 from chunkpilot_core.types import ArmState  # noqa: E402
+from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 
@@ -16,18 +17,36 @@ def asked(edge: Any, name: str) -> bool:
     return any(call == name for _, call in edge.calls)
 
 
+def watches(edge: Any) -> bool:
+    """Wait until the watchdog says that it knows the guard to be armed."""
+    seen: list[str] = []
+
+    def hear(msg: DiagnosticArray) -> None:
+        told = (status for status in msg.status if 'watchdog' in status.name)
+        seen.extend(v.value for status in told for v in status.values if v.key == 'guard_state')
+
+    hearing = edge.node.create_subscription(DiagnosticArray, '/diagnostics', hear, 10)
+    try:
+        knows = edge.run(20.0, lambda: seen[-1:] == ['ARMED'])
+        assert knows, (seen, edge.state, [event.reason for event in edge.guard_events[-5:]])
+        return True
+    finally:
+        edge.node.destroy_subscription(hearing)
+
+
 @pytest.mark.matrix(50)
 def test_a_guard_killed_in_motion_stops_the_driver_and_a_new_one_frees_it(edge: Any) -> None:
     """Row 50."""
     guard = edge.start_guard()
-    sender = edge.sender()  # waits for the guard; what starts next to it takes its time
-    edge.ready()
-    assert edge.run(20.0, lambda: edge.node.count_publishers('command'))
     watchdog = edge.start('watchdog_node')
+    sender = edge.sender()  # before it is armed: while processes start, a guard may be late
+    edge.ready()
     assert edge.run(20.0, lambda: edge.node.count_subscribers('verdict') == 2)
+    assert edge.run(20.0, lambda: edge.node.count_publishers('command'))
     edge.run(1.5)
     assert not edge.calls, 'an idle guard does not trip it'
     edge.armed()
+    assert watches(edge)
     assert edge.run(20.0, edge.moving)
     assert not edge.calls
     guard.send_signal(signal.SIGKILL)
@@ -54,8 +73,7 @@ def test_a_guard_that_only_slept_is_stopped_until_it_is_reset(edge: Any) -> None
     # DDS forgets who has died after 20 s.
     assert edge.run(40.0, lambda: edge.node.count_subscribers('verdict') == 1), 'the one before'
     edge.start('watchdog_node')
-    assert edge.run(20.0, lambda: edge.node.count_subscribers('verdict') == 2)
-    edge.run(1.5)
+    assert watches(edge)
     edge.calls.clear()
     guard.send_signal(signal.SIGSTOP)
     assert edge.run(3.0, lambda: asked(edge, 'stop'))
