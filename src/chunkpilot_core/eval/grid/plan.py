@@ -6,11 +6,11 @@ of everything that decides them, so that a run goes on where it was, with more e
 cells, and an edit elsewhere costs nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chunkpilot_core import config as configs
 from chunkpilot_core import registry
@@ -70,22 +70,37 @@ class Plan:
             configs.build(DisturbanceConfig, {'kind': kind}, 'disturbance.')
 
 
+P = TypeVar('P')
+
+
+def parsed(file: Path, section: str, make: Callable[[Mapping[str, Any]], P]) -> P:
+    """
+    Return what ``make`` makes of a section of a YAML file.
+
+    :raises ConfigError: unreadable, or not what ``make`` takes
+    """
+    try:
+        return make(yaml.safe_load(file.read_text(encoding='utf-8'))[section])
+    except RecursionError:
+        raise ConfigError(f'{file}: nested too deeply') from None
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        raise ConfigError(f'{file}, section {section!r}: {error}') from error
+
+
 def read(file: Path, section: str) -> Plan:
     """
     Read a plan.
 
     :raises ConfigError: unreadable, or an entry that a plan does not have
     """
-    try:
-        data = yaml.safe_load(file.read_text(encoding='utf-8'))[section]
+
+    def made(data: Mapping[str, Any]) -> Plan:
         entries = tuple(Entry(**entry) for entry in data['entries'])
         lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
-        plan = Plan(**{**data, **lists, 'entries': entries})
-    except RecursionError:
-        raise ConfigError(f'{file}: nested too deeply') from None
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-        raise ConfigError(f'{file}, section {section!r}: {error}') from error
-    for entry in entries:
+        return Plan(**{**data, **lists, 'entries': entries})
+
+    plan = parsed(file, section, made)
+    for entry in plan.entries:
         checks.entry(entry)
     labels = [entry.label for entry in plan.entries]
     if len(set(labels)) != len(labels) or any(name.startswith(REFERENCE) for name in labels):

@@ -15,7 +15,7 @@ from chunkpilot_core import config as configs
 from chunkpilot_core import registry
 from chunkpilot_core.errors import ConfigError, UnknownNameError
 from chunkpilot_core.eval.grid import checks
-from chunkpilot_core.eval.grid.plan import Cell, Group
+from chunkpilot_core.eval.grid.plan import Cell, Group, parsed
 from chunkpilot_core.eval.grid.store import Store
 from chunkpilot_core.eval.latency import LatencyModel
 from chunkpilot_core.eval.loop import EpisodeResult
@@ -24,7 +24,6 @@ from chunkpilot_core.eval.speed import Speed
 from chunkpilot_core.eval.statistics import paired_difference, wilson
 from chunkpilot_core.eval.summary import mean
 from chunkpilot_core.policies.runtime import checkpoint
-import yaml
 
 STEPS = ('flow_steps', 'sampling_steps')  # options that say how often the network is asked
 Row = dict[str, Any]
@@ -87,16 +86,15 @@ def read(file: Path, section: str) -> PolicyPlan:
 
     :raises ConfigError: unreadable, or an entry that a plan does not have
     """
-    try:
-        data = yaml.safe_load(file.read_text(encoding='utf-8'))[section]
+
+    def made(data: Mapping[str, Any]) -> PolicyPlan:
         variants = tuple(Variant(**variant) for variant in data['variants'])
         entries = tuple(Entry(**entry) for entry in data['entries'])
         tasks = tuple(data['tasks'])
-        plan = PolicyPlan(**{**data, 'tasks': tasks, 'variants': variants, 'entries': entries})
-    except RecursionError:
-        raise ConfigError(f'{file}: nested too deeply') from None
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
-        raise ConfigError(f'{file}, section {section!r}: {error}') from error
+        return PolicyPlan(**{**data, 'tasks': tasks, 'variants': variants, 'entries': entries})
+
+    plan = parsed(file, section, made)
+    variants, entries = plan.variants, plan.entries
     for entry in entries:
         checks.entry(entry)
     for what, labels in (
